@@ -1,0 +1,60 @@
+# Everything a person or CI runs. `make` alone lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+export MLFLOW_DISABLE_TELEMETRY := true
+export DVC_NO_ANALYTICS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo repro compare ui lab test check format lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(READY) ## make the virtual environment .venv and install everything into it
+
+demo: install ## train, register, remove marked people's rows, audit, and compare
+	@$(MAKE) --no-print-directory repro compare
+	@echo
+	@echo "Look at the versions side by side:  make ui   then open  http://127.0.0.1:5000/#/models"
+
+repro: install
+	$(BIN)/dvc repro
+
+compare: install ## print the comparison of the registered versions
+	@$(BIN)/puma compare german_credit
+	@$(BIN)/puma compare breast_cancer
+
+ui: install ## start the MLflow UI on this project's registry
+	$(BIN)/puma ui
+
+lab: install ## open JupyterLab on notebooks/
+	$(BIN)/jupyter lab --notebook-dir notebooks
+
+test: install ## run the whole default test suite
+	$(BIN)/python -m pytest -n 2
+
+check: install ## formatting, lint, types, import layers, clean notebooks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/nbstripout --verify notebooks/*.ipynb
+
+format: install ## format the code and strip the notebooks' outputs
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/nbstripout notebooks/*.ipynb
+
+lock: ## write constraints.txt from what is installed in .venv
+	$(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(nvidia|cuda|triton)' > constraints.txt
+
+clean: ## delete the environment and everything that `dvc repro` made
+	rm -rf .venv artifacts lineage metrics plots reports mlflow.db
+	find mlruns -mindepth 1 ! -name .gitignore -delete

@@ -1,0 +1,202 @@
+"""The paper's membership attack: a classifier that learnt from shadows of the target."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot, softmax
+
+from puma.audit.metrics import auc, rate
+from puma.data.base import Dataset, Examples
+from puma.errors import AuditError
+from puma.files import write_bytes
+from puma.models import build_model, mlp
+from puma.predictions import logits
+from puma.settings import ModelSettings, ShadowSettings, TrainingSettings
+from puma.training import train
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowAttack:
+    """A trained membership classifier for models of ``classes`` classes.
+
+    quality: balanced accuracy in [0, 1] on a shadow it never learnt from (0.5 = guessing).
+    quality_auc: AUC of its scores there. What the attack says of a removal is worth no more
+    than these two numbers; report them beside it.
+    """
+
+    network: nn.Sequential
+    classes: int
+    quality: float
+    quality_auc: float
+
+    def scores(self, model: nn.Module, examples: Examples) -> np.ndarray:
+        """(n,) probability in [0, 1] that ``model`` was trained on each example.
+
+        Higher = more likely a member. Raises AuditError when ``model`` or a label has
+        classes that the attack was not trained for.
+        """
+        return _membership(self.network, _attack_features(model, examples, self.classes))
+
+    def save(self, path: Path) -> None:
+        """Write the attack, whole or not at all: tensors and numbers, never a pickled object."""
+        widths = [layer.out_features for layer in self.network if isinstance(layer, nn.Linear)]
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "hidden": widths[:-1],
+                "classes": self.classes,
+                "quality": self.quality,
+                "quality_auc": self.quality_auc,
+                "network": self.network.state_dict(),
+            },
+            buffer,
+        )
+        write_bytes(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> ShadowAttack:
+        """Read what :meth:`save` wrote. Raises AuditError when it is absent or not one."""
+        try:
+            stored = torch.load(path, weights_only=True)
+            network = mlp(2 * stored["classes"], 2, tuple(stored["hidden"]))
+            network.load_state_dict(stored["network"])
+            numbers = (float(stored["quality"]), float(stored["quality_auc"]))
+            return cls(network.eval(), stored["classes"], *numbers)
+        except FileNotFoundError as error:
+            raise AuditError(f"{path}: no such attack; run the shadow stage first") from error
+        except Exception as error:  # torch raises pickle, zip and runtime errors alike here
+            raise AuditError(
+                f"{path}: not a shadow attack written by PUMA ({error}); "
+                "delete it and run the shadow stage again"
+            ) from error
+
+
+def train_shadow_attack(
+    dataset: Dataset,
+    model_settings: ModelSettings,
+    training_settings: TrainingSettings,
+    shadow_settings: ShadowSettings,
+    *,
+    seed: int,
+    progress: bool = True,
+) -> ShadowAttack:
+    """Train the attack of the paper (Appendix A, Membership Attack Setup; Shokri et al. 2017).
+
+    Each of ``shadow_settings.models`` shadows has the target's architecture and is trained,
+    from its own initial weights, on its own random ``fraction`` of the training rows: these
+    are its members, the other rows its non-members. A classifier then learns to tell them
+    apart from (softmax, one-hot label). One more shadow is trained only to measure
+    ``quality``. The result depends on ``seed``, the settings and the data alone.
+
+    Raises AuditError when ``fraction`` of the training rows is fewer than two.
+    """
+    n, classes = len(dataset.train), len(dataset.classes)
+    size = int(shadow_settings.fraction * n)
+    if size < 2:
+        raise AuditError(
+            f"shadow.fraction {shadow_settings.fraction} of {n} training rows leaves {size} "
+            "member(s) for a shadow, which needs at least 2; raise shadow.fraction"
+        )
+    schedule = training_settings.model_copy(update={"epochs": shadow_settings.epochs})
+    total = shadow_settings.models + 1
+    *seeds, held_out_seed, attack_seed = _seeds(seed, total + 1)
+
+    features: list[Tensor] = []
+    for index, shadow_seed in enumerate(seeds, start=1):
+        label = f"shadow {index}/{total}"
+        shadow, rows = _train_shadow(
+            dataset, model_settings, schedule, size, seed=shadow_seed, label=label, show=progress
+        )
+        # As many non-members as members: of all rows nine in ten are non-members, and a
+        # classifier that always answers "non-member" would be right that often.
+        balanced = dataset.train.subset(rows[: 2 * size])
+        features.append(_attack_features(shadow, balanced, classes))
+    is_member = (torch.arange(2 * size) < size).long().repeat(len(seeds))
+    network = _train_classifier(
+        Examples.of(torch.cat(features), is_member),
+        shadow_settings.attack_hidden,
+        training_settings.model_copy(update={"epochs": shadow_settings.attack_epochs}),
+        seed=attack_seed,
+        show=progress,
+    )
+
+    label = f"shadow {total}/{total}"
+    shadow, rows = _train_shadow(
+        dataset, model_settings, schedule, size, seed=held_out_seed, label=label, show=progress
+    )
+    scores = _membership(network, _attack_features(shadow, dataset.train.subset(rows), classes))
+    members, nonmembers = scores[:size], scores[size:]
+    # Over ALL its non-members: a sample as small as the members only adds noise to the same
+    # expectation, because balanced accuracy weighs both sides equally whatever their sizes.
+    quality = (rate(members) + 1 - rate(nonmembers)) / 2
+    return ShadowAttack(network, classes, quality, auc(members, nonmembers))
+
+
+def _train_shadow(
+    dataset: Dataset,
+    model_settings: ModelSettings,
+    schedule: TrainingSettings,
+    size: int,
+    *,
+    seed: int,
+    label: str,
+    show: bool,
+) -> tuple[nn.Module, Tensor]:
+    """A shadow, and (n,) the training rows in random order, its ``size`` members first."""
+    rows_seed, model_seed, batch_seed, noise_seed = _seeds(seed, 4)
+    generator = torch.Generator().manual_seed(rows_seed)
+    rows = torch.randperm(len(dataset.train), generator=generator)
+    shadow = build_model(model_settings, dataset, seed=model_seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(noise_seed)  # for a model that draws in training, as dropout does
+        members = dataset.train.subset(rows[:size])
+        train(shadow, members, schedule, seed=batch_seed, label=label, progress=show)
+    return shadow, rows
+
+
+def _train_classifier(
+    examples: Examples,
+    hidden: tuple[int, ...],
+    schedule: TrainingSettings,
+    *,
+    seed: int,
+    show: bool,
+) -> nn.Sequential:
+    """The attack's network: outputs 0 = non-member, 1 = member."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = mlp(examples.features.shape[1], 2, hidden)
+    train(network, examples, schedule, seed=seed, label="attack", progress=show)
+    return network
+
+
+def _attack_features(model: nn.Module, examples: Examples, classes: int) -> Tensor:
+    """(n, 2·classes) float32: the model's softmax, then the one-hot label."""
+    outputs = logits(model, examples.features)
+    if outputs.shape[1] != classes:
+        raise AuditError(
+            f"the model answers with {outputs.shape[1]} classes, the attack was trained for "
+            f"{classes}; train the shadow attack on the dataset of this model"
+        )
+    if len(examples) and int(examples.labels.max()) >= classes:
+        raise AuditError(
+            f"a label is {int(examples.labels.max())}, the attack was trained for classes 0 to "
+            f"{classes - 1}; audit examples of the dataset the attack was trained on"
+        )
+    return torch.cat([softmax(outputs, 1), one_hot(examples.labels, classes)], 1).float()
+
+
+def _membership(network: nn.Module, features: Tensor) -> np.ndarray:
+    """(n,) float64 probability of the output "member"."""
+    return softmax(logits(network, features).double(), 1)[:, 1].numpy()
+
+
+def _seeds(seed: int, count: int) -> list[int]:
+    """``count`` unrelated seeds from one, none of them ``seed`` that the target itself uses."""
+    return [int(value) for value in np.random.SeedSequence(seed).generate_state(count)]

@@ -1,0 +1,177 @@
+"""Examples that never lose their owner: features, labels and subject ids move together."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puma.errors import DataError
+from puma.files import sha256, write_bytes
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Examples:
+    """n labelled rows and who owns each.
+
+    features: (n, ...) floating point. labels: (n,) int64 class numbers.
+    subject_ids: (n,) strings; one subject may own several rows.
+    """
+
+    features: Tensor
+    labels: Tensor
+    subject_ids: np.ndarray
+
+    def __post_init__(self) -> None:
+        sizes = (len(self.features), len(self.labels), len(self.subject_ids))
+        if len(set(sizes)) != 1:
+            raise DataError(
+                f"features, labels and subject ids must have one length, got {sizes}; "
+                "pass one row, one label and one id per example"
+            )
+        if not self.features.is_floating_point():
+            raise DataError(f"features must be floating point, got {self.features.dtype}")
+        if not torch.isfinite(self.features).all():
+            raise DataError("features hold NaN or infinity; impute them before building Examples")
+        if self.labels.ndim != 1 or self.labels.dtype not in (torch.int64, torch.int32):
+            raise DataError(
+                f"labels must be one integer class number per example, got shape "
+                f"{tuple(self.labels.shape)} of {self.labels.dtype}"
+            )
+        if len(self.labels) and int(self.labels.min()) < 0:
+            raise DataError(f"labels must be >= 0, got {int(self.labels.min())}")
+        object.__setattr__(self, "labels", self.labels.to(torch.int64))
+        object.__setattr__(self, "subject_ids", np.asarray(self.subject_ids, dtype=np.str_))
+
+    @classmethod
+    def of(
+        cls, features: Tensor, labels: Tensor, subject_ids: Sequence[str] | np.ndarray | None = None
+    ) -> Examples:
+        """Examples from tensors; without ids, every row is its own subject ('0', '1', …)."""
+        ids = np.arange(len(labels)).astype(np.str_) if subject_ids is None else subject_ids
+        return cls(features, labels, np.asarray(ids, dtype=np.str_))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        # Rows and ids are personal data and a repr ends up in logs and tracebacks.
+        return f"Examples(n={len(self)}, features={tuple(self.features.shape[1:])})"
+
+    def subset(self, rows: Tensor) -> Examples:
+        """The examples at ``rows`` (long indices, or a boolean mask of length n)."""
+        chosen = rows
+        if rows.dtype == torch.bool:
+            if rows.shape != (len(self),):
+                raise DataError(f"a mask of shape {tuple(rows.shape)} for {len(self)} examples")
+            chosen = rows.nonzero().flatten()
+        return Examples(
+            self.features[chosen], self.labels[chosen], self.subject_ids[chosen.cpu().numpy()]
+        )
+
+    def without(self, rows: Tensor) -> Examples:
+        """All examples but those at ``rows`` (long indices), in their order."""
+        keep = torch.ones(len(self), dtype=torch.bool)
+        keep[rows] = False
+        return self.subset(keep)
+
+    def owned_by(self, subject_ids: Sequence[str] | np.ndarray | frozenset[str]) -> Tensor:
+        """(m,) ascending row indices of every example that one of ``subject_ids`` owns."""
+        owned = np.isin(self.subject_ids, np.asarray(sorted(subject_ids), dtype=np.str_))
+        return torch.from_numpy(np.flatnonzero(owned))
+
+
+# What numpy raises for a file that is another kind, cut short, or damaged.
+_NOT_AN_ARCHIVE = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Dataset:
+    """A training split, a test split, and the names of the classes."""
+
+    name: str
+    train: Examples
+    test: Examples
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part, examples in (("training", self.train), ("test", self.test)):
+            if len(examples) == 0:
+                raise DataError(f"dataset {self.name!r}: the {part} split is empty")
+            top = int(examples.labels.max())
+            if top >= len(self.classes):
+                raise DataError(
+                    f"dataset {self.name!r}: a {part} label is {top}, but there are only "
+                    f"{len(self.classes)} classes"
+                )
+        if self.train.features.shape[1:] != self.test.features.shape[1:]:
+            raise DataError(
+                f"dataset {self.name!r}: training and test rows differ in shape: "
+                f"{tuple(self.train.features.shape[1:])} and "
+                f"{tuple(self.test.features.shape[1:])}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, train={self.train!r}, test={self.test!r})"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of every row, label and owner of both splits: which data this is."""
+        arrays = self._arrays()
+        return sha256(self.name.encode(), *(_npy(arrays[key]) for key in sorted(arrays)))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = {"classes": np.asarray(self.classes, dtype=np.str_)}
+        for part, examples in (("train", self.train), ("test", self.test)):
+            arrays[f"{part}_features"] = examples.features.numpy()
+            arrays[f"{part}_labels"] = examples.labels.numpy()
+            arrays[f"{part}_subject_ids"] = examples.subject_ids
+        return arrays
+
+    def save(self, path: Path) -> None:
+        """Write the dataset as one compressed .npz, whole or not at all."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, name=np.asarray(self.name), **self._arrays())  # type: ignore[arg-type]
+        write_bytes(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Dataset:
+        """Read what :meth:`save` wrote. Raises DataError when it is absent or not one."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                parts = {
+                    part: Examples(
+                        torch.from_numpy(stored[f"{part}_features"]),
+                        torch.from_numpy(stored[f"{part}_labels"]),
+                        stored[f"{part}_subject_ids"],
+                    )
+                    for part in ("train", "test")
+                }
+                return cls(str(stored["name"]), classes=tuple(stored["classes"].tolist()), **parts)
+        except FileNotFoundError as error:
+            raise DataError(f"{path}: no such dataset; run the prepare stage first") from error
+        except _NOT_AN_ARCHIVE as error:
+            raise DataError(f"{path}: not a dataset written by PUMA ({error})") from error
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    canonical = np.asarray(array.tolist(), np.str_) if array.dtype.kind == "U" else array
+    np.save(buffer, np.ascontiguousarray(canonical), allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,75 @@
+"""From a table with a class column and an owner per row to standardised, split examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from puma.data.base import Dataset, Examples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# pandas and scikit-learn take over a second to import, and every stage imports this package
+# while only the one that prepares the data calls these functions: they import what they use.
+
+
+def read_table(name: str) -> pd.DataFrame:
+    """The packaged table puma/data/files/``name``; empty cells are missing values."""
+    import pandas as pd
+
+    with files("puma.data").joinpath("files", name).open(encoding="utf-8") as stream:
+        return pd.read_csv(stream, keep_default_na=False, na_values=[""])
+
+
+def split_and_scale(
+    name: str,
+    table: pd.DataFrame,
+    *,
+    label: str,
+    subject_ids: Sequence[str] | np.ndarray,
+    numeric: Sequence[str],
+    categorical: Sequence[str] = (),
+    seed: int,
+    test_fraction: float,
+) -> Dataset:
+    """Stratified seeded split; medians, means, deviations and categories of the TRAINING rows.
+
+    Missing numbers become the training median. A category that only test rows have becomes a
+    row of zeros: the model could not have learnt it.
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.model_selection import train_test_split
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    classes, labels = np.unique(table[label].to_numpy(dtype=np.str_), return_inverse=True)
+    train_rows, test_rows = train_test_split(
+        np.arange(len(table)), test_size=test_fraction, stratify=labels, random_state=seed
+    )
+    transform = ColumnTransformer(
+        [
+            (
+                "numeric",
+                make_pipeline(SimpleImputer(strategy="median"), StandardScaler()),
+                list(numeric),
+            ),
+            (
+                "categorical",
+                OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
+                list(categorical),
+            ),
+        ]
+    ).fit(table.iloc[train_rows])
+    ids = np.asarray(subject_ids, dtype=np.str_)
+
+    def part(rows: np.ndarray) -> Examples:
+        features = np.asarray(transform.transform(table.iloc[rows]), dtype=np.float32)
+        return Examples(torch.from_numpy(features), torch.from_numpy(labels[rows]), ids[rows])
+
+    return Dataset(name, part(train_rows), part(test_rows), tuple(classes.tolist()))

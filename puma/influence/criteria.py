@@ -1,0 +1,50 @@
+"""What must not change: the performance criterion C of Eq. 2 as value and gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from puma.data.base import Examples
+from puma.influence.derivatives import weighted_gradient
+from puma.influence.flat import BATCH_SIZE, FlatModel, batches, require_examples
+
+
+class Criterion(Protocol):
+    """A differentiable function of the parameters; lower is better."""
+
+    def value(self, flat: FlatModel, vector: Tensor) -> float:
+        """C at ``vector`` (p,)."""
+        ...
+
+    def gradient(self, flat: FlatModel) -> Tensor:
+        """(p,) ∇C at ``flat.vector``."""
+        ...
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """Mean cross-entropy over ``examples``, in nats. Raises DataError when there are none."""
+
+    examples: Examples
+    batch_size: int = BATCH_SIZE
+
+    def __post_init__(self) -> None:
+        require_examples(self.examples, "the mean loss")
+
+    @torch.no_grad()
+    def value(self, flat: FlatModel, vector: Tensor) -> float:
+        """Mean loss at ``vector`` (p,), summed in double precision."""
+        total = 0.0
+        for features, labels in batches(flat, self.examples, self.batch_size):
+            total += flat.losses(vector, features, labels).double().sum().item()
+        return total / len(self.examples)
+
+    def gradient(self, flat: FlatModel) -> Tensor:
+        """(p,) gradient of the mean loss at ``flat.vector``."""
+        n = len(self.examples)
+        weights = torch.full((n,), 1 / n, dtype=flat.dtype, device=self.examples.labels.device)
+        return weighted_gradient(flat, self.examples, weights, batch_size=self.batch_size)

@@ -1,0 +1,65 @@
+"""First derivatives of per-example losses: summed by weight, or along one direction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import jvp
+
+from puma.data.base import Examples
+from puma.errors import DataError
+from puma.influence.flat import BATCH_SIZE, FlatModel, batches
+
+
+def weighted_gradient(
+    flat: FlatModel, examples: Examples, weights: Tensor, *, batch_size: int = BATCH_SIZE
+) -> Tensor:
+    """(p,) Σ_i weights_i ∇L_i at ``flat.vector``: one backward pass a batch.
+
+    ``weights`` is (n,). With ones on a set this is the sum V of Algorithm 1; examples of
+    weight 0 are skipped. Unit: nats per parameter unit. Raises DataError when ``weights`` does
+    not have one finite number per example.
+    """
+    if weights.shape != (len(examples),) or not torch.isfinite(weights).all():
+        raise DataError(
+            f"weights must be one finite number for each of {len(examples)} examples, got shape "
+            f"{tuple(weights.shape)} with {int((~torch.isfinite(weights)).sum())} not finite"
+        )
+    used = weights != 0
+    chosen, weights = examples.subset(used), weights[used].to(flat.dtype)
+    vector = flat.vector.requires_grad_()
+    total = flat.vector.zero_()
+    for (features, labels), weight in zip(
+        batches(flat, chosen, batch_size), weights.split(batch_size), strict=False
+    ):
+        with torch.enable_grad():
+            loss = flat.losses(vector, features, labels) @ weight
+        total += torch.autograd.grad(loss, vector)[0]
+    return total
+
+
+def directional_derivatives(
+    flat: FlatModel, examples: Examples, direction: Tensor, *, batch_size: int = BATCH_SIZE
+) -> Tensor:
+    """(n,) d/dε L_i(θ + ε·direction) at ε = 0, which is ∇L_i · direction, for every example.
+
+    One forward-mode pass a batch; no per-example gradient is formed, so memory does not grow
+    with n. Positive: a step along ``direction`` raises that example's loss. Unit: nats.
+    Raises DataError when ``direction`` is not (p,).
+    """
+    vector = flat.vector
+    if direction.shape != vector.shape:
+        raise DataError(
+            f"direction must have shape {tuple(vector.shape)}, got {tuple(direction.shape)}"
+        )
+    direction = direction.detach().to(flat.dtype)
+    slopes = [vector.new_empty(0)]
+    for features, labels in batches(flat, examples, batch_size):
+
+        def losses(point: Tensor, features: Tensor = features, labels: Tensor = labels) -> Tensor:
+            return flat.losses(point, features, labels)
+
+        # Under no_grad the primal pass would otherwise still record a backward graph.
+        with torch.no_grad():
+            slopes.append(jvp(losses, (vector,), (direction,))[1])
+    return torch.cat(slopes)

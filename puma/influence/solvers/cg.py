@@ -1,0 +1,115 @@
+"""Conjugate gradients (Hestenes and Stiefel, 1952), matrix-free."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from puma.errors import SettingsError, SolverError
+from puma.influence.operators import LinearOperator
+from puma.influence.solvers.solution import Solution, check_rhs, norm
+
+
+@dataclass(frozen=True)
+class ConjugateGradients:
+    """Stop when ‖Ax − b‖ <= ``tolerance``·‖b‖, after at most ``max_iterations`` products.
+
+    Not reaching that is a SolverError or, with ``require_convergence=False``, a warning and a
+    Solution that says so. Raises SettingsError for a tolerance outside (0, 1) or no iterations.
+    """
+
+    tolerance: float = 1e-4
+    max_iterations: int = 1000
+    require_convergence: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < 1:
+            raise SettingsError(f"tolerance must be between 0 and 1, got {self.tolerance}")
+        if self.max_iterations < 1:
+            raise SettingsError(f"max_iterations must be >= 1, got {self.max_iterations}")
+
+    def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
+        """Solve ``operator`` x = ``rhs`` (p,) from x = 0.
+
+        Raises SolverError for a right-hand side that is not finite, for curvature <= 0 along a
+        search direction, and for missing convergence.
+        """
+        check_rhs(operator, rhs)
+        scale = norm(rhs)
+        if scale == 0:
+            return Solution(torch.zeros_like(rhs), converged=True, iterations=0, residual=0.0)
+        # A unit right-hand side keeps squared norms clear of float32's underflow.
+        unit = (rhs.double() / scale).to(rhs.dtype)
+        value, residual, iterations = self._solve_unit(operator, unit)
+        converged = residual <= self.tolerance
+        if not converged:
+            self._report(residual, iterations)
+        return Solution((value.double() * scale).to(rhs.dtype), converged, iterations, residual)
+
+    def _solve_unit(self, operator: LinearOperator, rhs: Tensor) -> tuple[Tensor, float, int]:
+        """(x, true residual, iterations).
+
+        The recursive residual drifts away from b − Ax in finite precision, so it only says
+        when to look: the true one then decides, and becomes the new start if it is too large.
+        """
+        value, remainder = torch.zeros_like(rhs), rhs
+        reached, iterations, target = 1.0, 0, self.tolerance
+        while iterations < self.max_iterations and reached > self.tolerance:
+            left = self.max_iterations - iterations
+            step, taken = self._descend(operator, remainder, target, left)
+            iterations, target = iterations + taken, self.tolerance / 2
+            candidate = value + step
+            remainder = rhs - operator @ candidate
+            residual = norm(remainder)
+            if iterations < self.max_iterations and residual > 0.5 * reached:
+                # A restart that no longer helps has met round-off; keep the better of the two.
+                if residual < reached:
+                    value, reached = candidate, residual
+                break
+            value, reached = candidate, residual
+        return value, reached, iterations
+
+    def _descend(
+        self, operator: LinearOperator, rhs: Tensor, target: float, max_iterations: int
+    ) -> tuple[Tensor, int]:
+        """Textbook conjugate gradients until the RECURSIVE residual is <= ``target``."""
+        value = torch.zeros_like(rhs)
+        residual = direction = rhs
+        squared = float(residual @ residual)
+        iterations = 0
+        while iterations < max_iterations and math.sqrt(squared) > target:
+            product = operator @ direction
+            curvature = float(direction @ product)
+            if math.isnan(curvature) or math.isinf(curvature):
+                raise SolverError(
+                    f"the operator returned a product that is not finite in iteration "
+                    f"{iterations + 1}; check the model's parameters and the features"
+                )
+            if curvature <= 0:
+                raise SolverError(
+                    f"the operator is not positive definite: curvature {curvature:.3g} along "
+                    f"search direction {iterations + 1}; raise damping"
+                )
+            length = squared / curvature
+            value = value + length * direction
+            residual = residual - length * product
+            previous, squared = squared, float(residual @ residual)
+            direction = residual + (squared / previous) * direction
+            iterations += 1
+        return value, iterations
+
+    def _report(self, residual: float, iterations: int) -> None:
+        used_up = iterations >= self.max_iterations
+        why = "max_iterations reached" if used_up else "round-off allows no more"
+        message = (
+            f"conjugate gradients did not converge: relative residual {residual:.3g} after "
+            f"{iterations} iterations, tolerance {self.tolerance:.3g} ({why}); raise damping or "
+            "max_iterations, or loosen tolerance"
+        )
+        if self.require_convergence:
+            raise SolverError(message)
+        warnings.warn(message, stacklevel=3)

@@ -1,0 +1,62 @@
+"""The direct solve for small models: write the matrix down and factorise it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from puma.errors import SettingsError, SolverError
+from puma.influence.operators import LinearOperator
+from puma.influence.solvers.solution import Solution, check_rhs, norm
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Cholesky factorisation of the operator, in double precision.
+
+    Takes p products and p² numbers, so more than ``max_size`` parameters are refused.
+    Raises SettingsError for a limit below one.
+    """
+
+    max_size: int = 5000
+
+    def __post_init__(self) -> None:
+        if self.max_size < 1:
+            raise SettingsError(f"max_size must be >= 1, got {self.max_size}")
+
+    def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
+        """Solve ``operator`` x = ``rhs`` (p,) exactly, up to round-off.
+
+        Raises SolverError above ``max_size`` parameters, for a right-hand side that is not
+        finite, and for an operator that is not positive definite.
+        """
+        check_rhs(operator, rhs)
+        if operator.size > self.max_size:
+            raise SolverError(
+                f"the dense solver would write down a {operator.size} x {operator.size} matrix, "
+                f"its limit is {self.max_size}; use solver 'cg' or raise max_size"
+            )
+        matrix = materialise(operator, device=rhs.device).double()
+        factor, info = torch.linalg.cholesky_ex((matrix + matrix.T) / 2)
+        if int(info) != 0 or not torch.isfinite(factor).all():
+            raise SolverError(
+                f"the operator is not positive definite: its leading minor of order {int(info)} "
+                "fails; raise damping"
+            )
+        value = torch.cholesky_solve(rhs.double()[:, None], factor)[:, 0].to(rhs.dtype)
+        length = norm(rhs)
+        residual = norm(operator @ value - rhs) / length if length else 0.0
+        return Solution(value, converged=True, iterations=0, residual=residual)
+
+
+def materialise(operator: LinearOperator, *, device: torch.device | None = None) -> Tensor:
+    """(p, p) the matrix of ``operator``, one product a column."""
+    matrix = torch.empty(operator.size, operator.size, dtype=operator.dtype, device=device)
+    unit = torch.zeros(operator.size, dtype=operator.dtype, device=device)
+    for column in range(operator.size):
+        unit[column] = 1
+        matrix[:, column] = operator @ unit
+        unit[column] = 0
+    return matrix

@@ -1,0 +1,79 @@
+"""The architectures, and how their weights are kept: a plain state dict, never a pickle."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from puma.data.base import Dataset
+from puma.errors import ModelError
+from puma.files import sha256, write_bytes
+from puma.settings import ModelSettings
+
+
+def mlp(features: int, classes: int, hidden: tuple[int, ...] = (64, 32)) -> nn.Sequential:
+    """Fully connected network with ReLU between its layers (paper, Appendix A)."""
+    widths = (features, *hidden, classes)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp}
+
+
+def build_model(settings: ModelSettings, dataset: Dataset, *, seed: int) -> nn.Module:
+    """A freshly initialised model for ``dataset``; the same seed gives the same weights.
+
+    The global random state is left as it was. Raises ModelError for an unknown name.
+    """
+    try:
+        build = MODELS[settings.name]
+    except KeyError:
+        raise ModelError(
+            f"unknown model {settings.name!r}; choose one of {', '.join(sorted(MODELS))}"
+        ) from None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(
+            features=dataset.train.features.shape[1],
+            classes=len(dataset.classes),
+            hidden=settings.hidden,
+        )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over every named parameter and buffer of ``model``."""
+    parts: list[bytes] = []
+    for name, tensor in sorted(model.state_dict().items()):
+        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
+        parts += [tensor.detach().cpu().contiguous().numpy().tobytes()]
+    return sha256(*parts)
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write the state dict of ``model``, whole or not at all."""
+    buffer = io.BytesIO()  # saved to a path, torch would write the temporary name into the file
+    torch.save(model.state_dict(), buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def load_weights(model: nn.Module, path: Path) -> nn.Module:
+    """Fill ``model`` with the weights at ``path`` and return it.
+
+    Raises ModelError when the file is absent, is not a plain state dict, or does not fit.
+    """
+    try:
+        state = torch.load(path, weights_only=True)
+        model.load_state_dict(state)
+    except FileNotFoundError as error:
+        raise ModelError(f"{path}: no such weights; run the stage that writes them") from error
+    except Exception as error:  # torch raises pickle, zip and runtime errors alike here
+        raise ModelError(f"{path}: not the weights of this model ({error})") from error
+    return model

@@ -1,0 +1,128 @@
+"""What the pipeline's stages hand to each other: models, deletion sets, and their receipts."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from puma import predictions
+from puma.data.base import Dataset
+from puma.deletion import DeletionSet, project_key
+from puma.errors import ModelError
+from puma.files import sha256
+from puma.models import build_model, load_weights, save_weights, weights_digest
+from puma.receipts import ORIGINAL, Receipt
+from puma.removal.base import Removal, Trained
+from puma.workspace import Workspace
+
+
+def load_trained(workspace: Workspace, name: str) -> Trained:
+    """The original model of dataset ``name`` as the train stage left it.
+
+    Raises ModelError when the weights or the data are not those of the train stage's receipt.
+    """
+    dataset = Dataset.load(workspace.data(name))
+    receipt = Receipt.read(workspace.receipt(name, ORIGINAL))
+    if receipt.data_digest != dataset.digest:
+        raise ModelError(
+            f"the model of {name!r} was trained on other data than {workspace.data(name)} "
+            "holds; run `dvc repro` to train it again"
+        )
+    initial = build_model(receipt.model, dataset, seed=receipt.seed)
+    return Trained(load_model(workspace, name, ORIGINAL), dataset, initial)
+
+
+def load_model(workspace: Workspace, name: str, method: str) -> nn.Module:
+    """The weights that ``method`` made for dataset ``name``, in eval mode.
+
+    Raises ModelError when they are not the ones of the receipt.
+    """
+    receipt = Receipt.read(workspace.receipt(name, method))
+    dataset = Dataset.load(workspace.data(name))
+    path = workspace.root / receipt.weights
+    model = load_weights(build_model(receipt.model, dataset, seed=receipt.seed), path).eval()
+    if weights_digest(model) != receipt.weights_digest:
+        raise ModelError(f"{path} is not what its receipt describes; run `dvc repro`")
+    return model
+
+
+def load_deletion_set(workspace: Workspace, dataset: Dataset) -> DeletionSet:
+    """The validated request of the request stage."""
+    return DeletionSet.read(
+        workspace.deletion_set(dataset.name),
+        dataset,
+        allow_class_removal=workspace.settings.deletion.allow_class_removal,
+    )
+
+
+def record_original(workspace: Workspace, trained: Trained) -> Receipt:
+    """Save the weights of the original and the receipt that describes it."""
+    settings = workspace.settings
+    return _record(
+        workspace,
+        trained.predictor,
+        trained.dataset,
+        method=ORIGINAL,
+        parameters=settings.training.model_dump(),
+        metrics={"runtime_seconds": trained.seconds},
+        loss_curve=trained.history.loss if trained.history else (),
+    )
+
+
+def record_removal(
+    workspace: Workspace, removal: Removal, dataset: Dataset, deletion_set: DeletionSet
+) -> Receipt:
+    """Save the weights after a removal and the receipt that leads to its parent and its set."""
+    parent = Receipt.read(workspace.receipt(dataset.name, ORIGINAL))
+    return _record(
+        workspace,
+        removal.predictor,
+        dataset,
+        method=removal.method,
+        parent=parent.fingerprint,
+        deletion_digest=deletion_set.digest(project_key(workspace.key)),
+        n_removed=removal.n_removed,
+        n_subjects=len(deletion_set.subject_ids),
+        parameters=dict(removal.parameters),
+        metrics={
+            "runtime_seconds": removal.seconds,
+            "criterion_before": removal.criterion_before,
+            "criterion_after": removal.criterion_after,
+            "criterion_drift": removal.criterion_drift,
+            **removal.diagnostics,
+        },
+        loss_curve=removal.history.loss if removal.history else (),
+    )
+
+
+def _record(
+    workspace: Workspace,
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    method: str,
+    metrics: dict[str, float],
+    **described: object,
+) -> Receipt:
+    settings = workspace.settings
+    path = workspace.weights(dataset.name, method)
+    save_weights(model, path)
+    predicted = predictions.logits(model, dataset.test.features).argmax(1).numpy()
+    receipt = Receipt.model_validate(
+        {
+            "dataset": dataset.name,
+            "method": method,
+            "seed": settings.seed,
+            "data_digest": dataset.digest,
+            "weights_digest": weights_digest(model),
+            "predictions_digest": sha256(predicted.astype(np.int64).tobytes()),
+            "weights": path.relative_to(workspace.root).as_posix(),
+            "model": settings.model,
+            "features": dataset.train.features.shape[1],
+            "classes": dataset.classes,
+            "metrics": {"accuracy": predictions.accuracy(model, dataset.test), **metrics},
+            **described,
+        }
+    )
+    receipt.write(workspace.receipt(dataset.name, method))
+    return receipt

@@ -1,0 +1,42 @@
+"""What a model says of each example, in one batched pass that leaves the model as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from puma.data.base import Examples
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """``model`` in eval mode; every submodule's own mode is restored, also on an exception."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@torch.no_grad()
+def logits(model: nn.Module, features: Tensor, *, batch_size: int = 4096) -> Tensor:
+    """(n, classes) unnormalised log-probabilities, dropout off, batch statistics frozen."""
+    with evaluating(model):
+        return torch.cat([model(batch) for batch in features.split(batch_size)])
+
+
+def losses(model: nn.Module, examples: Examples) -> Tensor:
+    """(n,) cross-entropy of every example, in nats."""
+    return cross_entropy(logits(model, examples.features), examples.labels, reduction="none")
+
+
+def accuracy(model: nn.Module, examples: Examples) -> float:
+    """Share of ``examples`` whose most probable class is their label."""
+    predicted = logits(model, examples.features).argmax(1)
+    return (predicted == examples.labels).double().mean().item()

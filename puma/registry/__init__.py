@@ -1,0 +1,31 @@
+"""The model registry: every original and every removal is one version of ``puma-<dataset>``.
+
+MLflow is imported inside the functions that need it: it takes seconds, and much of what the
+command line says of a project does not need it.
+"""
+
+from __future__ import annotations
+
+from puma.registry.registration import Registered, all_registered, missing, register_all
+from puma.registry.store import open_store, tracking_uri
+from puma.registry.versions import (
+    VersionRow,
+    find_version,
+    list_versions,
+    load_predictor,
+    model_name,
+)
+
+__all__ = [
+    "Registered",
+    "VersionRow",
+    "all_registered",
+    "find_version",
+    "list_versions",
+    "load_predictor",
+    "missing",
+    "model_name",
+    "open_store",
+    "register_all",
+    "tracking_uri",
+]

@@ -1,0 +1,272 @@
+"""One receipt becomes one model version: its model, its run, its lineage, whole or absent."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING, Any
+
+from puma.errors import RegistryError
+from puma.receipts import Receipt
+from puma.registry.store import experiment_id
+from puma.registry.versions import FINGERPRINT, find_version, model_name
+from puma.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+    from torch import nn
+
+NOTEBOOK = "notebooks/register.ipynb"
+ABSENT = "-"  # what MLflow's compare page shows for a value that is not there
+DATASET_DIGEST_LENGTH = 36  # MLflow's limit
+MAIN_METRICS = (
+    "accuracy",
+    "retained_accuracy",
+    "removed_accuracy",
+    "attack_rate",
+    "attack_rate_unseen",
+    "attack_auc",
+    "runtime_seconds",
+    "speedup_vs_retrain",
+)
+
+
+def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> ModelVersion:
+    """Log the run and the model of ``receipt``, and register them.
+
+    The version is created last, with all of its tags in the one call, so that a process that
+    dies on the way leaves none; the run of a failed attempt ends as FAILED. Raises
+    RegistryError, before anything is logged, for weights that are not the receipt's and for a
+    parent that is not registered.
+    """
+    import mlflow
+
+    if mlflow.active_run():
+        raise RegistryError(
+            "an MLflow run is active in this process; call mlflow.end_run() first, because "
+            "every version gets a run of its own"
+        )
+    parent = find_parent(client, receipt)
+    model = rebuild_model(workspace, receipt)
+    source = _source_tags(workspace)
+    run = client.create_run(
+        experiment_id(client), run_name=f"{receipt.dataset} {receipt.method}", tags=source
+    )
+    run_id = run.info.run_id
+    try:
+        with mlflow.start_run(run_id=run_id):
+            model_id = _log_model(model, receipt, source)
+            _log_inputs(receipt, parent)
+            client.log_batch(run_id, params=_params(receipt, parent))
+            log_metrics(client, run_id, model_id, receipt)
+            _log_curve(client, run_id, receipt)
+        return _register(client, receipt, parent, run_id, model_id)
+    except BaseException:
+        client.set_terminated(run_id, status="FAILED")
+        raise
+
+
+def find_parent(client: MlflowClient, receipt: Receipt) -> ModelVersion | None:
+    """The version that ``receipt`` was made from; None for an original."""
+    if receipt.parent is None:
+        return None
+    parent = find_version(client, receipt.dataset, receipt.parent)
+    if parent is None:
+        raise RegistryError(
+            f"{receipt.dataset} {receipt.method}: its parent, fingerprint {receipt.parent[:12]}…, "
+            "is not registered; run `dvc repro`, which registers the original first"
+        )
+    return parent
+
+
+def rebuild_model(workspace: Workspace, receipt: Receipt) -> nn.Module:
+    """The module of ``receipt`` with its weights, on the CPU, in eval mode.
+
+    Raises RegistryError when the weights on disk are not those that the receipt speaks of.
+    """
+    from puma.models import MODELS, load_weights, weights_digest
+
+    build = MODELS.get(receipt.model.name)
+    if build is None:
+        raise RegistryError(
+            f"{receipt.dataset} {receipt.method}: unknown model {receipt.model.name!r}; "
+            f"this PUMA builds {', '.join(sorted(MODELS))}"
+        )
+    model = build(
+        features=receipt.features, classes=len(receipt.classes), hidden=receipt.model.hidden
+    )
+    path = workspace.root / receipt.weights
+    found = weights_digest(load_weights(model, path))
+    if found != receipt.weights_digest:
+        raise RegistryError(
+            f"{path}: weights {found[:12]}…, but the receipt of {receipt.dataset} "
+            f"{receipt.method} is for {receipt.weights_digest[:12]}…; the file was changed "
+            "after its stage: run `dvc repro` to make it again"
+        )
+    return model.cpu().eval()  # exported in train mode, batch norm would change its buffers
+
+
+def describe(receipt: Receipt, parent: ModelVersion | None) -> str:
+    """What the version is, for the reader of its page (Markdown)."""
+    if parent is None:
+        text = f"**Original** model of {receipt.dataset}: trained on every training row."
+    else:
+        text = (
+            f"**{receipt.method}**: version {parent.version} of {receipt.dataset} without "
+            f"{receipt.n_removed} training rows of {receipt.n_subjects} people.\n\n"
+            f"Deletion set: `{receipt.deletion_digest}` (keyed digest)"
+        )
+    numbers = [
+        f"- {name}: {receipt.metrics[name]:.4g}" for name in MAIN_METRICS if name in receipt.metrics
+    ]
+    return "\n\n".join([text, "\n".join(numbers)]) if numbers else text
+
+
+def log_metrics(client: MlflowClient, run_id: str, model_id: str, receipt: Receipt) -> None:
+    """Log the receipt's metrics to the run and to the model.
+
+    Logged again, the new values are the ones shown and the old stay in the history.
+    """
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    metrics = [
+        Metric(name, float(value), now, step=0, model_id=model_id)
+        for name, value in sorted(receipt.metrics.items())
+    ]
+    client.log_batch(run_id, metrics=metrics)
+
+
+def _log_curve(client: MlflowClient, run_id: str, receipt: Receipt) -> None:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    curve = enumerate(receipt.loss_curve, start=1)
+    client.log_batch(run_id, metrics=[Metric("train_loss", loss, now, n) for n, loss in curve])
+
+
+def _params(receipt: Receipt, parent: ModelVersion | None) -> list[Any]:
+    """Run params, because they are what the page that compares versions shows."""
+    from mlflow.entities import Param
+
+    values: dict[str, Any] = {
+        **receipt.parameters,
+        "method": receipt.method,
+        "dataset": receipt.dataset,
+        "model": f"{receipt.model.name} {'-'.join(map(str, receipt.model.hidden))}",
+        "seed": receipt.seed,
+        "parent_version": parent.version if parent else ABSENT,
+        "n_removed": receipt.n_removed,
+        "n_subjects": receipt.n_subjects,
+        "deletion_digest": receipt.deletion_digest or ABSENT,
+        "data_digest": receipt.data_digest,
+        "weights_digest": receipt.weights_digest,
+    }
+    return [Param(name, str(value)) for name, value in sorted(values.items())]
+
+
+def _tags(receipt: Receipt, parent: ModelVersion | None) -> dict[str, str]:
+    tags = {
+        FINGERPRINT: receipt.fingerprint,
+        "puma.method": receipt.method,
+        "puma.n_removed": str(receipt.n_removed),
+        "puma.n_subjects": str(receipt.n_subjects),
+        "puma.data_digest": receipt.data_digest,
+        "puma.weights_digest": receipt.weights_digest,
+        "puma.predictions_digest": receipt.predictions_digest,
+        "puma.seed": str(receipt.seed),
+    }
+    if receipt.deletion_digest is not None:
+        tags["puma.deletion_digest"] = receipt.deletion_digest
+    if parent is not None:
+        tags["puma.parent_version"] = str(parent.version)
+        tags["puma.parent_fingerprint"] = parent.tags[FINGERPRINT]
+    return tags
+
+
+def _log_model(model: nn.Module, receipt: Receipt, tags: dict[str, str]) -> str:
+    """Export the model to the active run as pt2, which holds no pickle; its id."""
+    import mlflow.pytorch
+    import numpy as np
+
+    info = mlflow.pytorch.log_model(
+        model,
+        name="model",
+        serialization_format="pt2",
+        # Stored beside the model, so never a real record. Two rows: the export takes a batch
+        # of one for a constant.
+        input_example=np.zeros((2, receipt.features), dtype=np.float32),
+        # Named, because MLflow would otherwise import the model in a fresh process to find out.
+        pip_requirements=[f"torch=={installed_version('torch')}"],
+        tags=tags,
+    )
+    return str(info.model_id)
+
+
+def _log_inputs(receipt: Receipt, parent: ModelVersion | None) -> None:
+    """What the active run's model was made from: its data, its parent and its deletion set.
+
+    Names and digests only; neither rows nor ids nor a path to them.
+    """
+    import mlflow
+    from mlflow.data.code_dataset_source import CodeDatasetSource
+    from mlflow.data.meta_dataset import MetaDataset
+    from mlflow.entities import LoggedModelInput
+
+    def named(name: str, digest: str, kept: str) -> MetaDataset:
+        source = CodeDatasetSource(tags={"kept": kept})
+        return MetaDataset(source, name=name, digest=digest[:DATASET_DIGEST_LENGTH])
+
+    data = named(receipt.dataset, receipt.data_digest, "in the project, outside MLflow")
+    mlflow.log_input(data, context="training")
+    if parent is not None:
+        deletion = named(
+            f"{receipt.dataset} deletion set",
+            receipt.deletion_digest or ABSENT,
+            "in the project, outside MLflow; the digest is keyed",
+        )
+        parent_id = parent.source.removeprefix("models:/")  # model_id is None on SQL stores
+        mlflow.log_input(deletion, context="deletion", model=LoggedModelInput(model_id=parent_id))
+
+
+def _register(
+    client: MlflowClient,
+    receipt: Receipt,
+    parent: ModelVersion | None,
+    run_id: str,
+    model_id: str,
+) -> ModelVersion:
+    name = model_name(receipt.dataset)
+    if not client.search_registered_models(f"name='{name}'"):
+        client.create_registered_model(
+            name,
+            description=f"Models of {receipt.dataset}: the original, and what each removal made "
+            "of it. `champion` serves; `challenger` is the newest removal.",
+        )
+    return client.create_model_version(
+        name,
+        source=f"models:/{model_id}",
+        run_id=run_id,
+        model_id=model_id,
+        tags=_tags(receipt, parent),
+        description=describe(receipt, parent),
+    )
+
+
+def _source_tags(workspace: Workspace) -> dict[str, str]:
+    """Where the run comes from; a notebook's kernel cannot tell MLflow by itself."""
+    tags = {"mlflow.source.name": NOTEBOOK, "mlflow.source.type": "NOTEBOOK"}
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(workspace.root), "rev-parse", "--verify", "--quiet", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:  # no git on this machine
+        return tags
+    if answer.returncode == 0:
+        tags["mlflow.source.git.commit"] = answer.stdout.strip()
+    return tags

@@ -1,0 +1,185 @@
+"""From receipts to the registry: create what is missing, move the aliases, change nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from puma.errors import DataError, RegistryError
+from puma.files import write_json
+from puma.receipts import Receipt, read_receipts
+from puma.registry.lineage import create_version, describe, find_parent, log_metrics
+from puma.registry.store import database, is_default, open_store
+from puma.registry.versions import (
+    CHALLENGER,
+    CHAMPION,
+    aliases_of,
+    find_aliases,
+    find_version,
+    model_name,
+    parent_version,
+)
+from puma.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The version that a receipt has; ``created`` says whether this call made it."""
+
+    dataset: str
+    method: str
+    version: int
+    parent_version: int | None
+    fingerprint: str
+    aliases: tuple[str, ...]
+    created: bool
+
+
+def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registered]:
+    """Give every receipt its version, ``champion`` and ``challenger`` theirs, and write it down.
+
+    Called again it finds everything in place. ``champion`` becomes the first original and is
+    never moved here; ``challenger`` is the last receipt's version. Where the metrics of a
+    receipt came out differently, its version shows the new ones, timings excepted. Raises
+    RegistryError, DataError or ModelError; the versions made before that stay.
+    """
+    client = open_store(workspace)
+    registered = []
+    # Two at once would both find a version missing, and both create it.
+    with FileLock(workspace.root / ".puma" / "register.lock"):
+        for dataset in workspace.settings.datasets:
+            receipts = read_receipts(workspace, dataset)
+            for receipt in receipts:
+                found = _register(client, workspace, receipt)
+                registered.append(found)
+                if progress:
+                    state = "created" if found.created else "in place"
+                    print(f"{dataset} {receipt.method}: version {found.version} {state}")
+            _set_aliases(client, dataset, [item.version for item in registered[-len(receipts) :]])
+        record, gap = _survey(client, workspace)
+        if gap is not None:
+            raise RegistryError(f"{gap}, although it was just registered; run it again")
+        write_json(workspace.registered, record)
+    aliases = {dataset: find_aliases(client, dataset) for dataset in record}
+    return [
+        replace(item, aliases=aliases_of(item.version, aliases[item.dataset]))
+        for item in registered
+    ]
+
+
+def all_registered(workspace: Workspace) -> bool:
+    """Whether :func:`register_all` would find everything as it leaves it."""
+    return missing(workspace) is None
+
+
+def missing(workspace: Workspace) -> str | None:
+    """The first thing that :func:`register_all` would have to do; None when nothing is left."""
+    if is_default() and not database(workspace).exists():
+        return "mlflow.db: does not exist yet"
+    try:
+        record, gap = _survey(open_store(workspace), workspace)
+    except DataError as error:
+        return str(error)
+    if gap is not None:
+        return gap
+    try:
+        written = json.loads(workspace.registered.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return f"{workspace.registered}: is absent or broken"
+    return None if written == record else f"{workspace.registered}: is out of date"
+
+
+def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> Registered:
+    found = find_version(client, receipt.dataset, receipt.fingerprint)
+    created = found is None
+    if found is None:
+        found = create_version(client, workspace, receipt)
+    elif not _agree(logged := client.get_run(found.run_id).data.metrics, receipt):
+        updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
+        # The description first: the metrics are what says that this was done.
+        client.update_model_version(
+            found.name, found.version, describe(updated, find_parent(client, receipt))
+        )
+        log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
+    return Registered(
+        dataset=receipt.dataset,
+        method=receipt.method,
+        version=int(found.version),
+        parent_version=parent_version(found.tags),
+        fingerprint=receipt.fingerprint,
+        aliases=(),
+        created=created,
+    )
+
+
+def _is_timing(name: str) -> bool:
+    """Seconds differ from run to run; a version keeps those of the run that made it."""
+    return name.endswith("_seconds") or name.startswith("speedup_")
+
+
+def _shown(logged: Mapping[str, float], receipt: Receipt) -> dict[str, float]:
+    """What the version is to show: the receipt's metrics, with the timings it already has."""
+    return {
+        name: logged[name] if _is_timing(name) and name in logged else float(value)
+        for name, value in receipt.metrics.items()
+    }
+
+
+def _agree(logged: Mapping[str, float], receipt: Receipt) -> bool:
+    """Whether the version's run already shows what it should."""
+    return all(logged.get(name) == value for name, value in _shown(logged, receipt).items())
+
+
+def _set_aliases(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
+    for alias, version in _aliases_due(find_aliases(client, dataset), versions).items():
+        client.set_registered_model_alias(model_name(dataset), alias, str(version))
+
+
+def _aliases_due(aliases: dict[str, int], versions: Sequence[int]) -> dict[str, int]:
+    """The aliases still to be set, for the versions of one dataset's receipts in order."""
+    due = {}
+    if CHAMPION not in aliases:
+        due[CHAMPION] = versions[0]
+    if aliases.get(CHALLENGER) != versions[-1]:
+        due[CHALLENGER] = versions[-1]
+    return due
+
+
+def _survey(
+    client: MlflowClient, workspace: Workspace
+) -> tuple[dict[str, list[dict[str, Any]]], str | None]:
+    """What the record is to say, and the first thing that is not in place."""
+    record: dict[str, list[dict[str, Any]]] = {}
+    for dataset in workspace.settings.datasets:
+        aliases = find_aliases(client, dataset)
+        record[dataset] = []
+        for receipt in read_receipts(workspace, dataset):
+            found = find_version(client, dataset, receipt.fingerprint)
+            if found is None:
+                return record, f"{dataset} {receipt.method}: has no version"
+            logged = client.get_run(found.run_id).data.metrics
+            if not _agree(logged, receipt):
+                return record, f"{dataset} {receipt.method}: was measured again"
+            version = int(found.version)
+            record[dataset].append(
+                {
+                    "version": version,
+                    "method": receipt.method,
+                    "fingerprint": receipt.fingerprint,
+                    "aliases": list(aliases_of(version, aliases)),
+                    "parent_version": parent_version(found.tags),
+                    "n_removed": receipt.n_removed,
+                    "deletion_digest": receipt.deletion_digest,
+                    "metrics": _shown(logged, receipt),
+                }
+            )
+        for alias in _aliases_due(aliases, [row["version"] for row in record[dataset]]):
+            return record, f"{dataset}: alias {alias} is not in place"
+    return record, None

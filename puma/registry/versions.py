@@ -1,0 +1,147 @@
+"""Reading the registry: which versions of a dataset's model there are, and loading one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from puma.errors import RegistryError
+from puma.registry.store import open_store
+from puma.workspace import Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+    from torch import Tensor
+
+FINGERPRINT = "puma.fingerprint"
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+
+
+@dataclass(frozen=True)
+class VersionRow:
+    """One registered version; ``metrics`` are the latest values of its run.
+
+    ``parent_version`` and ``deletion_digest`` are None for an original; ``created`` is UTC in
+    ISO 8601; a version that PUMA did not register has an empty method and fingerprint.
+    """
+
+    version: int
+    aliases: tuple[str, ...]
+    method: str
+    parent_version: int | None
+    n_removed: int
+    deletion_digest: str | None
+    metrics: dict[str, float]
+    fingerprint: str
+    run_id: str
+    created: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "aliases": list(self.aliases)}
+
+
+def model_name(dataset: str) -> str:
+    """The registered model whose versions are the models of ``dataset``."""
+    return f"puma-{dataset}"
+
+
+def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
+    """The version of a receipt, the oldest should there be two; None when there is none."""
+    found = client.search_model_versions(
+        f"name='{model_name(dataset)}' and tags.`{FINGERPRINT}` = '{fingerprint}'"
+    )
+    return min(found, key=lambda version: int(version.version), default=None)
+
+
+def find_aliases(client: MlflowClient, dataset: str) -> dict[str, int]:
+    """Alias -> version; empty when the model is not registered."""
+    # Searched, not got: `get` raises for a missing model, and a version's own aliases are
+    # empty in the answers of a search.
+    found = client.search_registered_models(f"name='{model_name(dataset)}'")
+    return {alias: int(version) for model in found for alias, version in model.aliases.items()}
+
+
+def aliases_of(version: int, aliases: dict[str, int]) -> tuple[str, ...]:
+    """The names, sorted, that point at ``version``."""
+    return tuple(sorted(alias for alias, target in aliases.items() if target == version))
+
+
+def parent_version(tags: dict[str, str]) -> int | None:
+    """The version that the tagged one was made from."""
+    value = tags.get("puma.parent_version")
+    return None if value is None else int(value)
+
+
+def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
+    """Every version of ``dataset``'s model, oldest first; empty when there is none."""
+    aliases = find_aliases(client, dataset)
+    found = _every(client, f"name='{model_name(dataset)}'")
+    return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
+
+
+def _every(client: MlflowClient, query: str) -> list[ModelVersion]:
+    page = client.search_model_versions(query)
+    found = list(page)
+    while page.token:
+        page = client.search_model_versions(query, page_token=page.token)
+        found += page
+    return found
+
+
+def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> VersionRow:
+    tags = dict(found.tags)
+    created = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC)
+    return VersionRow(
+        version=int(found.version),
+        aliases=aliases_of(int(found.version), aliases),
+        method=tags.get("puma.method", ""),
+        parent_version=parent_version(tags),
+        n_removed=int(tags.get("puma.n_removed", 0)),
+        deletion_digest=tags.get("puma.deletion_digest"),
+        metrics=client.get_run(found.run_id).data.metrics if found.run_id else {},
+        fingerprint=tags.get(FINGERPRINT, ""),
+        run_id=found.run_id or "",
+        created=created.isoformat(timespec="seconds"),
+    )
+
+
+def load_predictor(
+    workspace: Workspace, dataset: str, version_or_alias: str | int
+) -> Callable[[Tensor], Tensor]:
+    """The registered model as a function: (n, d) float32 -> (n, classes) logits, any n >= 1.
+
+    Needs neither the class of the model nor a pickle. Raises RegistryError when there is no
+    such version or alias, or its files are gone.
+    """
+    client = open_store(workspace)
+    import mlflow.pytorch
+    import torch
+    from mlflow.exceptions import MlflowException
+
+    name = model_name(dataset)
+    wanted = str(version_or_alias)
+    try:
+        if wanted.isdigit():
+            found = client.get_model_version(name, wanted)
+        else:
+            found = client.get_model_version_by_alias(name, wanted)
+        model = mlflow.pytorch.load_model(found.source)
+    except (MlflowException, OSError) as error:
+        known = [str(row.version) for row in list_versions(client, dataset)]
+        known += sorted(find_aliases(client, dataset))
+        raise RegistryError(
+            f"{name} {wanted!r} cannot be loaded ({error}); "
+            f"{'choose one of ' + ', '.join(known) if known else 'run `dvc repro` first'}"
+        ) from error
+
+    @torch.no_grad()
+    def predict(features: Tensor) -> Tensor:
+        logits: Tensor = model(features)
+        return logits
+
+    return predict

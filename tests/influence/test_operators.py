@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from curvlinops import GGNLinearOperator
+from torch import nn
+
+from puma.errors import DataError, SettingsError, SolverError
+from puma.influence import FlatModel, GaussNewton, Shifted
+from puma.influence.operators import _linearised_bytes
+from puma.influence.solvers.dense import materialise
+from tests.cases import MODELS, Matrix, linear, mlp, random_examples, spectrum
+from tests.oracles import dense_gauss_newton, dense_hessian
+
+EXACT = {"rtol": 1e-12, "atol": 1e-13}
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2**28], ids=["recomputed", "linearised"])
+@pytest.mark.parametrize("batch_size", [4, 11])
+@pytest.mark.parametrize("name", MODELS)
+def test_gauss_newton_equals_the_dense_matrix(name, batch_size, cache_bytes):
+    model, examples = MODELS[name](), random_examples(11, 3)
+    flat = FlatModel(model)
+    operator = GaussNewton(flat, examples, batch_size=batch_size, cache_bytes=cache_bytes)
+    matrix = materialise(operator)
+    torch.testing.assert_close(matrix, dense_gauss_newton(model, examples), **EXACT)
+    assert (operator.size, operator.dtype) == (flat.size, torch.float64)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2**28], ids=["recomputed", "linearised"])
+def test_gauss_newton_equals_curvlinops(cache_bytes):
+    model, examples = mlp(), random_examples(11, 3)
+    data = list(zip(examples.features.split(4), examples.labels.split(4), strict=True))
+    theirs = GGNLinearOperator(
+        model, nn.CrossEntropyLoss(), [p for p in model.parameters() if p.requires_grad], data
+    )
+    ours = GaussNewton(FlatModel(model), examples, batch_size=4, cache_bytes=cache_bytes)
+    identity = torch.eye(ours.size, dtype=torch.float64)
+    torch.testing.assert_close(materialise(ours), theirs @ identity, **EXACT)
+
+
+def test_gauss_newton_is_the_hessian_of_a_linear_model_only():
+    examples = random_examples(11, 3)
+    model = linear()
+    ours = materialise(GaussNewton(FlatModel(model), examples))
+    torch.testing.assert_close(ours, dense_hessian(model, examples), **EXACT)
+    curved = mlp()
+    ours = materialise(GaussNewton(FlatModel(curved), examples))
+    assert (ours - dense_hessian(curved, examples)).abs().max() > 1e-3
+    assert torch.linalg.eigvalsh(ours).min() > -1e-15
+
+
+def test_a_bounded_cache_keeps_some_batches_and_changes_nothing():
+    flat, examples = FlatModel(mlp()), random_examples(10, 3)
+    one = _linearised_bytes(flat, examples.features[:4])
+    operator = GaussNewton(flat, examples, batch_size=4, cache_bytes=2 * one)
+    kept = [hasattr(product, "__closure__") for product in operator._products]
+    assert kept == [True, True, False]
+    vector = torch.ones(flat.size, dtype=torch.float64)
+    whole = GaussNewton(flat, examples, cache_bytes=0)
+    torch.testing.assert_close(operator @ vector, whole @ vector, **EXACT)
+
+
+def test_products_repeat_exactly_and_need_no_grad_mode():
+    operator = GaussNewton(FlatModel(mlp()), random_examples(11, 3))
+    vector = torch.ones(operator.size, dtype=torch.float64)
+    first = operator @ vector
+    with torch.no_grad():
+        second = operator @ vector
+        built_inside = GaussNewton(FlatModel(mlp()), random_examples(11, 3)) @ vector
+    assert torch.equal(first, second)
+    assert torch.equal(first, built_inside)
+    assert not first.requires_grad
+
+
+def test_single_precision():
+    examples = random_examples(11, 3)
+    single = random_examples(11, 3, dtype=torch.float32)
+    product = GaussNewton(FlatModel(mlp().float()), single) @ torch.ones(38)
+    reference = dense_gauss_newton(mlp(), examples) @ torch.ones(38, dtype=torch.float64)
+    assert product.dtype == torch.float32
+    torch.testing.assert_close(product.double(), reference, rtol=1e-4, atol=1e-6)
+
+
+def test_shift_adds_to_the_diagonal():
+    matrix = spectrum(torch.tensor([1.0, 2.0, 3.0]))
+    shifted = Shifted(Matrix(matrix), 0.25)
+    expected = matrix + 0.25 * torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(materialise(shifted), expected, **EXACT)
+    assert (shifted.size, shifted.dtype) == (3, torch.float64)
+
+
+@pytest.mark.parametrize("shift", [-1e-9, float("nan"), float("inf")])
+def test_a_shift_that_is_no_damping_is_refused(shift):
+    with pytest.raises(SettingsError, match="damping must be finite and >= 0, got"):
+        Shifted(Matrix(torch.eye(2)), shift)
+
+
+def test_misfits_are_refused():
+    flat, examples = FlatModel(mlp()), random_examples(3, 3)
+    none = examples.subset(torch.tensor([], dtype=torch.long))
+    with pytest.raises(DataError, match="Gauss-Newton matrix needs at least one example, got 0"):
+        GaussNewton(flat, none)
+    with pytest.raises(SettingsError, match="cache_bytes must be >= 0"):
+        GaussNewton(flat, examples, cache_bytes=-1)
+    with pytest.raises(SolverError, match=r"shape \(38,\), got \(1,\)"):
+        GaussNewton(flat, examples) @ torch.ones(1, dtype=torch.float64)

@@ -1,0 +1,129 @@
+"""Tiny projects: weights, receipts and metrics as the pipeline's stages would leave them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from puma.models import mlp, save_weights, weights_digest
+from puma.receipts import ORIGINAL, Receipt
+from puma.settings import ModelSettings
+from puma.workspace import Workspace
+
+DATASET = "toy"
+FEATURES = 4
+CLASSES = ("bad", "good")
+MODEL = ModelSettings(hidden=(8,))
+METHODS = ("retrain", "puma")
+DATA_DIGEST = "d" * 64
+DELETION = "e1" * 32
+OTHER_DELETION = "e2" * 32
+ATTACK_RATES = {"original": 0.75, "retrain": 0.5, "puma": 0.625}
+ACCURACIES = {"original": 0.75, "retrain": 0.5, "puma": 0.7}
+SECONDS = {"original": 2.0, "retrain": 1.5, "puma": 0.25}
+
+
+def make_project(root: Path) -> Workspace:
+    """A project with one dataset, whose original, retrained and PUMA models are all there."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "params.yaml").write_text(
+        f"datasets: [{DATASET}]\nmethods: [retrain, puma]\nversions: [original, retrain, puma]\n"
+        "marking: {clusters: 3}\n"
+    )
+    workspace = Workspace(root.resolve())
+    original = write_version(workspace, ORIGINAL, weights_seed=0)
+    for seed, method in enumerate(METHODS, start=1):
+        write_version(workspace, method, weights_seed=seed, parent=original, deletion=DELETION)
+    return workspace
+
+
+def write_version(
+    workspace: Workspace,
+    method: str,
+    *,
+    weights_seed: int,
+    parent: Receipt | None = None,
+    deletion: str | None = None,
+) -> Receipt:
+    """The weights, the receipt and the audit's metrics of one version."""
+    model = make_model(weights_seed)
+    path = workspace.weights(DATASET, method)
+    save_weights(model, path)
+    receipt = Receipt(
+        dataset=DATASET,
+        method=method,
+        seed=7,
+        data_digest=DATA_DIGEST,
+        weights_digest=weights_digest(model),
+        predictions_digest=f"{weights_seed:064d}",
+        weights=str(path.relative_to(workspace.root)),
+        model=MODEL,
+        features=FEATURES,
+        classes=CLASSES,
+        parent=parent.fingerprint if parent else None,
+        deletion_digest=deletion,
+        n_removed=0 if parent is None else 3,
+        n_subjects=0 if parent is None else 2,
+        parameters={"damping": 0.1} if method == "puma" else {},
+        metrics={"accuracy": ACCURACIES[method], "runtime_seconds": SECONDS[method]},
+        loss_curve=(0.7, 0.5, 0.4),
+    )
+    receipt.write(workspace.receipt(DATASET, method))
+    write_audit(workspace, method, attack_rate=ATTACK_RATES[method])
+    return receipt
+
+
+def write_audit(workspace: Workspace, method: str, **metrics: float) -> None:
+    path = workspace.metrics(DATASET, method)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(metrics))
+
+
+def make_model(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return mlp(FEATURES, len(CLASSES), MODEL.hidden)
+
+
+def copy_store(template: Workspace, workspace: Workspace) -> None:
+    """The store of ``template`` for ``workspace``, quicker than making one."""
+    shutil.copy(template.root / "mlflow.db", workspace.root / "mlflow.db")
+    location = (workspace.root / "mlruns" / "puma").as_uri()
+    execute(
+        workspace, "UPDATE experiments SET artifact_location = ? WHERE name = 'puma'", (location,)
+    )
+
+
+def execute(workspace: Workspace, statement: str, values: tuple[str, ...] = ()) -> None:
+    with closing(sqlite3.connect(workspace.root / "mlflow.db")) as connection, connection:
+        connection.execute(statement, values)
+
+
+def start_python(code: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """A fresh interpreter that runs ``code`` in ``folder``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**kept, "MLFLOW_DISABLE_TELEMETRY": "true", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_python(code: str, folder: Path, **environment: str) -> str:
+    """The standard output of :func:`start_python`, which must succeed."""
+    process = start_python(code, folder, **environment)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output

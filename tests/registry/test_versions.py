@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puma.data import Dataset, Examples
+from puma.deletion import DeletionSet
+from puma.errors import RegistryError
+from puma.models import load_weights
+from puma.receipts import read_receipts
+from puma.registry import find_version, list_versions, load_predictor, open_store
+from puma.workspace import Workspace
+from tests.registry.projects import DATA_DIGEST, DATASET, DELETION, FEATURES, make_model, run_python
+
+
+@pytest.fixture
+def client(filled: Workspace) -> Any:
+    return open_store(filled)
+
+
+def test_version_is_found_by_fingerprint(client: Any, filled: Workspace) -> None:
+    for number, receipt in enumerate(read_receipts(filled, DATASET), start=1):
+        assert int(find_version(client, DATASET, receipt.fingerprint).version) == number
+    assert find_version(client, DATASET, "0" * 64) is None
+    assert find_version(client, "other", receipt.fingerprint) is None
+
+
+def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
+    original, _, removal = read_receipts(filled, DATASET)
+    tags = dict(client.get_model_version("puma-toy", "3").tags)
+    assert tags == {
+        "puma.fingerprint": removal.fingerprint,
+        "puma.method": "puma",
+        "puma.parent_version": "1",
+        "puma.parent_fingerprint": original.fingerprint,
+        "puma.deletion_digest": DELETION,
+        "puma.n_removed": "3",
+        "puma.n_subjects": "2",
+        "puma.data_digest": DATA_DIGEST,
+        "puma.weights_digest": removal.weights_digest,
+        "puma.predictions_digest": removal.predictions_digest,
+        "puma.seed": "7",
+    }
+    found = client.search_model_versions("name='puma-toy' and tags.`puma.parent_version` = '1'")
+    assert sorted(int(item.version) for item in found) == [2, 3]
+    first = dict(client.get_model_version("puma-toy", "1").tags)
+    assert "puma.parent_version" not in first
+    assert "puma.deletion_digest" not in first
+
+
+def test_run_params_and_metrics_are_those_of_the_version(client: Any, filled: Workspace) -> None:
+    row = list_versions(client, DATASET)[2]
+    run = client.get_run(row.run_id)
+    receipt = read_receipts(filled, DATASET)[2]
+    assert run.info.run_name == "toy puma"
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {
+        "method": "puma",
+        "dataset": "toy",
+        "model": "mlp 8",
+        "seed": "7",
+        "parent_version": "1",
+        "n_removed": "3",
+        "n_subjects": "2",
+        "deletion_digest": DELETION,
+        "data_digest": DATA_DIGEST,
+        "weights_digest": receipt.weights_digest,
+        "damping": "0.1",
+    }
+    assert run.data.metrics == {**receipt.metrics, "train_loss": 0.4}
+    assert receipt.metrics["speedup_vs_retrain"] == 6.0
+    curve = client.get_metric_history(row.run_id, "train_loss")
+    assert sorted((point.step, point.value) for point in curve) == [(1, 0.7), (2, 0.5), (3, 0.4)]
+    first = client.get_run(list_versions(client, DATASET)[0].run_id)
+    assert first.data.params["parent_version"] == "-"
+    assert first.data.params["deletion_digest"] == "-"
+
+
+def test_metrics_belong_to_the_logged_model(client: Any, filled: Workspace) -> None:
+    source = client.get_model_version("puma-toy", "3").source
+    logged = client.get_logged_model(source.removeprefix("models:/"))
+    assert {metric.key: metric.value for metric in logged.metrics} == (
+        read_receipts(filled, DATASET)[2].metrics
+    )
+
+
+def test_inputs_name_data_parent_and_deletion_set(client: Any) -> None:
+    first, _, removal = (client.get_run(row.run_id) for row in list_versions(client, DATASET))
+    by_context = {item.tags[0].value: item.dataset for item in removal.inputs.dataset_inputs}
+    assert by_context["training"].name == "toy"
+    assert by_context["training"].digest == DATA_DIGEST[:36]
+    assert by_context["deletion"].name == "toy deletion set"
+    assert by_context["deletion"].digest == DELETION[:36]
+    parent = client.get_model_version("puma-toy", "1").source
+    assert [f"models:/{item.model_id}" for item in removal.inputs.model_inputs] == [parent]
+    assert [item.tags[0].value for item in first.inputs.dataset_inputs] == ["training"]
+    assert first.inputs.model_inputs == []
+
+
+def test_run_names_its_notebook(client: Any) -> None:
+    tags = client.get_run(list_versions(client, DATASET)[0].run_id).data.tags
+    assert tags["mlflow.source.name"] == "notebooks/register.ipynb"
+    assert tags["mlflow.source.type"] == "NOTEBOOK"
+
+
+def test_description_says_what_the_version_is(client: Any) -> None:
+    original = client.get_model_version("puma-toy", "1").description
+    removal = client.get_model_version("puma-toy", "3").description
+    assert "Original" in original
+    assert "- accuracy: 0.75" in original
+    assert "version 1 of toy without 3 training rows of 2 people" in removal
+    assert DELETION in removal
+    assert "- speedup_vs_retrain: 6" in removal
+
+
+def test_rows_are_complete(client: Any, filled: Workspace) -> None:
+    row = list_versions(client, DATASET)[2]
+    as_dict = row.to_dict()
+    assert json.loads(json.dumps(as_dict)) == as_dict
+    assert as_dict["aliases"] == ["challenger"]
+    assert (row.version, row.method, row.parent_version, row.n_removed) == (3, "puma", 1, 3)
+    assert row.fingerprint == read_receipts(filled, DATASET)[2].fingerprint
+    assert row.created.endswith("+00:00")
+    assert list_versions(client, "other") == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 250])
+def test_predictor_takes_any_batch(filled: Workspace, n: int) -> None:
+    model = load_weights(make_model(99), filled.weights(DATASET, "puma"))
+    rows = torch.randn(n, FEATURES, generator=torch.Generator().manual_seed(n))
+    logits = load_predictor(filled, DATASET, "challenger")(rows)
+    assert not logits.requires_grad
+    torch.testing.assert_close(logits, model(rows).detach(), rtol=0, atol=0)
+
+
+def test_alias_and_number_name_the_same_version(filled: Workspace) -> None:
+    rows = torch.eye(FEATURES)
+    first, champion = (load_predictor(filled, DATASET, name)(rows) for name in (1, "champion"))
+    assert torch.equal(first, champion)
+    assert not torch.equal(first, load_predictor(filled, DATASET, "3")(rows))
+
+
+def test_unknown_version_names_the_known_ones(filled: Workspace) -> None:
+    with pytest.raises(RegistryError, match="choose one of 1, 2, 3, challenger, champion"):
+        load_predictor(filled, DATASET, "nobody")
+
+
+def test_fresh_process_needs_no_pickle_and_no_configuration(filled: Workspace) -> None:
+    code = (
+        "import json, mlflow, mlflow.pytorch, torch\n"
+        "print(mlflow.get_tracking_uri())\n"
+        "model = mlflow.pytorch.load_model('models:/puma-toy@challenger')\n"
+        f"rows = [torch.linspace(-1, 1, n * {FEATURES}).reshape(n, -1) for n in (1, 2, 7)]\n"
+        "print(json.dumps([model(batch).tolist() for batch in rows]))"
+    )
+    output = run_python(code, filled.root, MLFLOW_ALLOW_PICKLE_DESERIALIZATION="false")
+    uri, answer = output.splitlines()
+    assert uri == f"sqlite:///{filled.root}/mlflow.db"
+    model = load_weights(make_model(99), filled.weights(DATASET, "puma"))
+    for n, logits in zip((1, 2, 7), json.loads(answer), strict=True):
+        rows = torch.linspace(-1, 1, n * FEATURES).reshape(n, -1)
+        torch.testing.assert_close(torch.tensor(logits), model(rows).detach(), rtol=0, atol=1e-7)
+
+
+def test_requirements_are_pinned_and_the_example_is_no_record(filled: Workspace) -> None:
+    folders = sorted((filled.root / "mlruns" / "puma" / "models").glob("*/artifacts"))
+    assert len(folders) == 3
+    for folder in folders:
+        needs = (folder / "requirements.txt").read_text().split()
+        assert f"torch=={installed_version('torch')}" in needs
+        example = json.loads((folder / "input_example.json").read_text())
+        assert torch.tensor(example).tolist() == [[0.0] * FEATURES] * 2
+
+
+def test_store_holds_no_id(workspace: Workspace) -> None:
+    from puma.registry import register_all
+
+    ids = [f"person-{number:03d}" for number in range(8)]
+    examples = Examples.of(torch.randn(8, FEATURES), torch.arange(8) % 2, ids)
+    data = Dataset(DATASET, examples, examples, ("bad", "good"))
+    data.save(workspace.data(DATASET))
+    DeletionSet.of(ids[:2], data).write(workspace.deletion_set(DATASET))
+    workspace.request(DATASET).parent.mkdir()
+    DeletionSet.of(ids[:2], data).write(workspace.request(DATASET))
+
+    register_all(workspace, progress=False)
+
+    mlruns = [path for path in (workspace.root / "mlruns").rglob("*") if path.is_file()]
+    files = [workspace.root / "mlflow.db", workspace.registered, *mlruns]
+    assert len(files) > 10
+    assert DELETION.encode() in files[0].read_bytes()  # the search would find what is there
+    assert [path for path in files if holds(path, b"person-0", b"subject_id")] == []
+
+
+def holds(path: Path, *needles: bytes) -> bool:
+    content = path.read_bytes()
+    return any(needle in content for needle in needles)

@@ -1,0 +1,192 @@
+"""The real pipeline, dvc.yaml and notebooks as they are, on real data with tiny parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from puma.data import Dataset
+from puma.deletion import DeletionSet, project_key
+from puma.models import build_model, load_weights
+from puma.receipts import Receipt
+from puma.workspace import Workspace
+
+ROOT = Path(__file__).parents[1]
+DATASET = "breast_cancer"  # its subjects are real identifiers
+TINY = {
+    "datasets": [DATASET],
+    "model": {"name": "mlp", "hidden": [8]},
+    "training": {"epochs": 8, "batch_size": 64, "learning_rate": 0.01, "weight_decay": 0.0},
+    "shadow": {
+        "models": 2,
+        "fraction": 0.09,
+        "epochs": 5,
+        "attack_hidden": [8],
+        "attack_epochs": 5,
+    },
+}
+
+
+def run(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]:
+    binaries = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "DVC_NO_ANALYTICS": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        command, cwd=workspace.root, env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def versions(workspace: Workspace) -> list[dict]:
+    return json.loads(run(workspace, "puma", "versions", DATASET, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Workspace:
+    """A copy of the project in which `dvc repro` has run once."""
+    root = tmp_path_factory.mktemp("project")
+    for name in ("puma", "notebooks", "deletions", ".dvc"):
+        ignored = shutil.ignore_patterns("__pycache__", "cache", "tmp", "*.csv.*")
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    for name in ("dvc.yaml", ".dvcignore", ".gitignore"):
+        shutil.copy(ROOT / name, root)
+    (root / "deletions" / f"{DATASET}.csv").unlink(missing_ok=True)
+    settings = yaml.safe_load((ROOT / "params.yaml").read_text()) | TINY
+    (root / "params.yaml").write_text(yaml.safe_dump(settings))
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    workspace = Workspace(root)
+    run(workspace, "dvc", "repro")
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def registered(project) -> list[dict]:
+    return versions(project)
+
+
+def test_every_method_is_a_version_with_its_lineage(project, registered):
+    by_method = {row["method"]: row for row in registered}
+    assert set(by_method) == {"original", "retrain", "puma"}
+    original, puma = by_method["original"], by_method["puma"]
+    assert original["aliases"] == ["champion"]
+    assert puma["aliases"] == ["challenger"]
+
+    dataset = Dataset.load(project.data(DATASET))
+    deletion = DeletionSet.read(project.deletion_set(DATASET), dataset)
+    for row in (puma, by_method["retrain"]):
+        assert str(row["parent_version"]) == str(original["version"])
+        assert row["deletion_digest"] == deletion.digest(project_key(project.key))
+        assert row["n_removed"] == len(deletion.rows)
+    for name in ("accuracy", "attack_rate", "runtime_seconds"):
+        assert all(name in row["metrics"] for row in registered)
+
+
+def test_registered_accuracy_is_that_of_the_registered_model(project, registered):
+    """In a fresh process, with pickles forbidden, from the registry alone."""
+    script = f"""
+import json, torch, mlflow
+from puma.data import Dataset
+from puma.registry import load_predictor
+from puma.workspace import Workspace
+workspace = Workspace.find()
+test = Dataset.load(workspace.data("{DATASET}")).test
+answers = {{}}
+for version in {[row["version"] for row in registered]}:
+    logits = load_predictor(workspace, "{DATASET}", str(version))(test.features)
+    answers[version] = logits.tolist()
+print(json.dumps(answers))
+"""
+    environment = os.environ | {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=project.root, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    answers = json.loads(done.stdout.strip().splitlines()[-1])
+    dataset = Dataset.load(project.data(DATASET))
+    for row in registered:
+        receipt = Receipt.read(project.receipt(DATASET, row["method"]))
+        logits = torch.tensor(answers[str(row["version"])])
+        model = load_weights(
+            build_model(receipt.model, dataset, seed=0), project.root / receipt.weights
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(logits, model(dataset.test.features))
+        accuracy = (logits.argmax(1) == dataset.test.labels).double().mean().item()
+        assert row["metrics"]["accuracy"] == pytest.approx(accuracy, abs=1e-9)
+
+
+def test_puma_keeps_its_budget(project, registered):
+    puma = next(row for row in registered if row["method"] == "puma")
+    assert abs(puma["metrics"]["criterion_drift"]) <= project.settings.puma.budget
+
+
+def test_no_subject_or_row_is_in_the_registry_or_the_executed_notebooks(project):
+    dataset = Dataset.load(project.data(DATASET))
+    ids = {*dataset.train.subject_ids.tolist(), *dataset.test.subject_ids.tolist()}
+    known = re.compile(rb"(?<![\d.])\d{5,8}(?![\d.])")
+    searched = 0
+    for path in (
+        project.root / "mlflow.db",
+        *(project.root / "mlruns").rglob("*"),
+        *(project.root / "reports").rglob("*.ipynb"),
+        *(project.root / "lineage").rglob("*.json"),
+        *(project.root / "metrics").rglob("*.json"),
+    ):
+        if path.is_file():
+            searched += 1
+            found = {match.decode() for match in known.findall(path.read_bytes())} & ids
+            assert not found, f"{path} holds {len(found)} subject ids"
+    assert searched > 15
+    raw = (ROOT / "puma/data/files/breast_cancer_wisconsin_original.csv").read_text().splitlines()
+    rows = {line.split(",", 1)[1].rsplit(",", 1)[0] for line in raw[1:]}
+    for path in (project.root / "reports").rglob("*.ipynb"):
+        text = re.sub(r"\s", "", path.read_text())
+        assert not [row for row in rows if row in text]
+
+
+def test_running_again_changes_nothing(project, registered):
+    done = run(project, "dvc", "repro")
+    assert "register.ipynb" not in done.stdout.replace("||", "").split("Running stage")[0]
+    assert versions(project) == registered
+
+
+def test_lost_outputs_and_a_lost_registry_come_back(project, registered):
+    for folder in ("artifacts", "lineage", "metrics", "plots", "reports"):
+        shutil.rmtree(project.root / folder)
+    (project.root / "mlflow.db").unlink()
+    done = run(project, "dvc", "repro")
+    assert "notebooks/train.ipynb" not in done.stdout, "the stage ran, its outputs were cached"
+    rebuilt = versions(project)
+    for row, before in zip(rebuilt, registered, strict=True):
+        for name in ("version", "method", "fingerprint", "aliases", "parent_version", "metrics"):
+            assert row[name] == before[name]
+
+
+def test_a_request_of_ones_own_becomes_a_new_version(project, registered):
+    dataset = Dataset.load(project.data(DATASET))
+    asked = dataset.train.subject_ids[:5].tolist()
+    request = project.request(DATASET)
+    request.write_text("\n".join(["subject_id", *asked, asked[0]]) + "\n")
+    run(project, "dvc", "repro")
+    after = versions(project)
+    assert len(after) == len(registered) + 2
+    newest = after[-1] if after[-1]["method"] == "puma" else after[0]
+    expected = DeletionSet.of(asked, dataset)
+    assert newest["n_removed"] == len(expected.rows)
+    assert newest["deletion_digest"] == expected.digest(project_key(project.key))
+    assert newest["aliases"] == ["challenger"]
+    assert next(row for row in after if "champion" in row["aliases"])["method"] == "original"

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from puma.data import Dataset, Examples
+from puma.errors import ModelError
+from puma.models import build_model, load_weights, mlp, save_weights, weights_digest
+from puma.settings import ModelSettings
+
+SMALL = ModelSettings(hidden=(5, 4))
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    features = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
+    rows = Examples.of(features, torch.arange(9) % 3)
+    return Dataset("toy", rows, rows, tuple("abc"))
+
+
+def same(left: nn.Module, right: nn.Module) -> bool:
+    pairs = zip(left.state_dict().items(), right.state_dict().items(), strict=True)
+    return all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in pairs)
+
+
+def test_the_paper_s_network_is_64_32_with_relu(dataset: Dataset) -> None:
+    model = build_model(ModelSettings(), dataset, seed=0)
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    assert shapes == {
+        "0.weight": (64, 6),
+        "0.bias": (64,),
+        "2.weight": (32, 64),
+        "2.bias": (32,),
+        "4.weight": (3, 32),
+        "4.bias": (3,),
+    }
+    hidden = dataset.train.features
+    for layer in ("0", "2"):
+        weight, bias = (model.get_parameter(f"{layer}.{part}") for part in ("weight", "bias"))
+        hidden = (hidden @ weight.T + bias).clamp_min(0)
+    expected = hidden @ model.get_parameter("4.weight").T + model.get_parameter("4.bias")
+    torch.testing.assert_close(model(dataset.train.features), expected)
+
+
+def test_without_hidden_layers_the_network_is_linear() -> None:
+    (layer,) = mlp(6, 3, hidden=())
+    assert isinstance(layer, nn.Linear)
+    assert layer.weight.shape == (3, 6)
+
+
+def test_the_seed_decides_the_weights(dataset: Dataset) -> None:
+    first, again, other = (build_model(SMALL, dataset, seed=seed) for seed in (3, 3, 4))
+    assert same(first, again)
+    assert not same(first, other)
+    torch.manual_seed(3)
+    assert same(first, mlp(6, 3, (5, 4)))
+
+
+def test_the_global_random_state_is_left_alone(dataset: Dataset) -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    build_model(SMALL, dataset, seed=5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_unknown_model_names_its_choices(dataset: Dataset) -> None:
+    with pytest.raises(ModelError, match="unknown model 'resnet'; choose one of mlp"):
+        build_model(ModelSettings(name="resnet"), dataset, seed=0)
+
+
+def with_buffers(seed: int) -> nn.Module:
+    """Weights, float buffers and an integer counter that are no defaults."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    model(torch.randn(8, 6))
+    return model
+
+
+def test_weights_and_buffers_survive_save_and_load(tmp_path: Path) -> None:
+    original = with_buffers(1)
+    save_weights(original, tmp_path / "new" / "model.pt")
+    other = with_buffers(2)
+    other(torch.randn(8, 6))
+    restored = load_weights(other, tmp_path / "new" / "model.pt")
+    assert restored is other
+    assert same(restored, original)
+    assert restored.get_buffer("1.num_batches_tracked") == 1
+    assert weights_digest(restored) == weights_digest(original)
+
+
+def test_the_file_s_bytes_depend_on_the_weights_alone(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.pt", tmp_path / "deeper" / "another-name.pt", tmp_path / "b.bin"]
+    for path in paths[:2]:
+        save_weights(with_buffers(1), path)
+    save_weights(load_weights(with_buffers(2), paths[0]), paths[2])
+    assert len({path.read_bytes() for path in paths}) == 1
+    save_weights(with_buffers(2), paths[1])
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+
+
+def test_digest_changes_with_every_single_entry() -> None:
+    model = with_buffers(1)
+    digests = [weights_digest(model)]
+    for value in model.state_dict().values():
+        flat: Tensor = value.view(-1)
+        for entry in range(flat.numel()):
+            before = flat[entry].clone()
+            flat[entry] = torch.nextafter(before, before + 1) if before.is_floating_point() else 9
+            digests.append(weights_digest(model))
+            flat[entry] = before
+    assert weights_digest(model) == digests[0]
+    assert len(digests) == 1 + (6 * 4 + 4) + (4 * 4 + 1) + (4 * 3 + 3)
+    assert len(set(digests)) == len(digests)
+
+
+def test_digest_sees_names_shapes_and_types() -> None:
+    def holding(name: str, value: Tensor) -> nn.Module:
+        model = nn.Module()
+        model.register_buffer(name, value)
+        return model
+
+    models = [
+        holding("a", torch.zeros(2, 3)),
+        holding("b", torch.zeros(2, 3)),
+        holding("a", torch.zeros(3, 2)),
+        holding("a", torch.zeros(2, 3, dtype=torch.int32)),
+    ]
+    assert len({weights_digest(model) for model in models}) == 4
+
+
+def test_digest_ignores_memory_layout_and_gradients() -> None:
+    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    other.load_state_dict(model.state_dict())
+    other.weight = nn.Parameter(model.weight.detach().T.contiguous().T)
+    other(torch.randn(2, 4)).sum().backward()
+    assert weights_digest(other) == weights_digest(model)
+
+
+def test_absent_weights_name_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.pt: no such weights; run the stage"):
+        load_weights(nn.Linear(2, 2), tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (mlp(6, 3, (5,)), "Missing key|Unexpected key"),
+        (mlp(6, 3, (4, 5)), "size mismatch"),
+        (mlp(7, 3, (5, 4)), "size mismatch"),
+        (mlp(6, 2, (5, 4)), "size mismatch"),
+    ],
+)
+def test_weights_of_another_architecture_are_refused(
+    tmp_path: Path, other: nn.Module, problem: str
+) -> None:
+    save_weights(other, tmp_path / "model.pt")
+    with pytest.raises(ModelError, match=rf"not the weights of this model \((.|\n)*{problem}"):
+        load_weights(mlp(6, 3, (5, 4)), tmp_path / "model.pt")
+
+
+class Attack:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("writer", ["pickle", "torch", "nested"])
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, writer: str) -> None:
+    path, target = tmp_path / "model.pt", tmp_path / "pwned"
+    if writer == "pickle":
+        path.write_bytes(pickle.dumps(Attack(target), protocol=2))
+    else:
+        hidden = {**nn.Linear(2, 2).state_dict(), "extra": Attack(target)}
+        torch.save(Attack(target) if writer == "torch" else hidden, path)
+    with pytest.raises(ModelError, match=r"model\.pt: not the weights of this model"):
+        load_weights(nn.Linear(2, 2), path)
+    assert not target.exists()
+    # The attack was a real one: a reader that trusts the file runs it.
+    if writer == "pickle":
+        pickle.loads(path.read_bytes())
+    else:
+        torch.load(path, weights_only=False)
+    assert target.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"weights", b"PK\x03\x04broken"])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.pt: not the weights of this model"):
+        load_weights(nn.Linear(2, 2), tmp_path / "model.pt")
+
+
+def test_a_saved_module_or_tensor_is_no_state_dict(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    for content in (nn.Linear(2, 2), torch.zeros(3), [1]):
+        torch.save(content, path)
+        with pytest.raises(ModelError, match=r"model\.pt: not the weights of this model"):
+            load_weights(nn.Linear(2, 2), path)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import copy
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from puma.data import Examples
+from puma.errors import DataError, ModelError
+from puma.models import mlp
+from puma.settings import TrainingSettings
+from puma.training import History, train
+
+N = 7
+SETTINGS = TrainingSettings(epochs=3, learning_rate=0.05, batch_size=3)  # batches of 3, 3 and 1
+
+
+def rows(n: int = N) -> Examples:
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    return Examples.of(features, torch.randint(3, (n,), generator=generator))
+
+
+def fresh() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return mlp(4, 3, (5,)).double()
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def adam_by_hand(
+    settings: TrainingSettings, seed: int, steps: int
+) -> tuple[list[Tensor], list[float]]:
+    """The weights after every step (Kingma & Ba, 2015, Algorithm 1) and the mean epoch losses."""
+    model, data = fresh(), rows()
+    parameters = list(model.parameters())
+    first = [torch.zeros_like(each) for each in parameters]
+    second = [torch.zeros_like(each) for each in parameters]
+    generator = torch.Generator().manual_seed(seed)
+    trace: list[Tensor] = []
+    epochs: list[float] = []
+    while len(trace) < steps:
+        order = torch.randperm(N, generator=generator)
+        seen: list[float] = []
+        for start in range(0, N, settings.batch_size):
+            if len(trace) == steps:
+                break
+            batch = order[start : start + settings.batch_size]
+            each = cross_entropy(model(data.features[batch]), data.labels[batch], reduction="none")
+            seen += each.tolist()
+            gradients = torch.autograd.grad(each.mean(), parameters)
+            t = len(trace) + 1
+            with torch.no_grad():
+                for p, g, m, v in zip(parameters, gradients, first, second, strict=True):
+                    g = g + settings.weight_decay * p
+                    m.mul_(0.9).add_(0.1 * g)
+                    v.mul_(0.999).add_(0.001 * g * g)
+                    unbiased = (v / (1 - 0.999**t)).sqrt() + 1e-8
+                    p -= settings.learning_rate * (m / (1 - 0.9**t)) / unbiased
+            trace.append(weights(model))
+        epochs.append(sum(seen) / len(seen))
+    return trace, epochs
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_every_step_is_adam_on_mean_cross_entropy(weight_decay: float, seed: int) -> None:
+    settings = SETTINGS.model_copy(update={"weight_decay": weight_decay})
+    model, trace = fresh(), []
+    history = train(
+        model,
+        rows(),
+        settings,
+        seed=seed,
+        on_step=lambda model, _: trace.append(weights(model)),
+        progress=False,
+    )
+    expected, losses = adam_by_hand(settings, seed, steps=9)
+    torch.testing.assert_close(torch.stack(trace), torch.stack(expected), rtol=0, atol=1e-10)
+    assert torch.equal(weights(model), trace[-1])
+    assert history.steps == 9
+    assert history.loss == pytest.approx(losses, abs=1e-10)
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (3, 1), (5, 2), (12, 4)])
+def test_steps_override_the_epochs_exactly(steps: int, epochs: int) -> None:
+    model = fresh()
+    history = train(model, rows(), SETTINGS, seed=0, steps=steps, progress=False)
+    expected, losses = adam_by_hand(SETTINGS, 0, steps)
+    torch.testing.assert_close(weights(model), expected[-1], rtol=0, atol=1e-10)
+    assert (history.steps, len(history.loss)) == (steps, epochs)
+    assert history.loss == pytest.approx(losses, abs=1e-10)
+
+
+@pytest.mark.parametrize(("n", "steps"), [(1, 3), (3, 3), (4, 6), (7, 9)])
+def test_an_epoch_sees_every_row_once(n: int, steps: int) -> None:
+    seen: list[Tensor] = []
+
+    class Watching(nn.Linear):
+        def forward(self, batch: Tensor) -> Tensor:
+            seen.append(batch)
+            return super().forward(batch)
+
+    data = rows(n)
+    model = Watching(4, 3).double()
+    assert train(model, data, SETTINGS, seed=0, progress=False).steps == steps == len(seen)
+    per_epoch = steps // 3
+    for epoch in range(3):
+        found = torch.cat(seen[epoch * per_epoch : (epoch + 1) * per_epoch])
+        assert sorted(found.tolist()) == sorted(data.features.tolist())
+
+
+def test_on_step_runs_once_after_each_step_in_training_mode() -> None:
+    model, calls = fresh(), []
+    model.eval()
+
+    def record(given: nn.Module, step: int) -> None:
+        calls.append((given is model, given.training, step))
+
+    train(model, rows(), SETTINGS, seed=0, on_step=record, progress=False)
+    assert calls == [(True, True, step) for step in range(1, 10)]
+    assert not any(module.training for module in model.modules())
+
+
+def test_the_seed_decides_the_result() -> None:
+    runs = []
+    for seed in (3, 3, 4):
+        model = fresh()
+        history = train(model, rows(), SETTINGS, seed=seed, progress=False)
+        runs.append((weights(model), history))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert runs[0][1] == runs[1][1]
+    assert not torch.allclose(runs[0][0], runs[2][0])
+
+
+def test_global_random_states_are_neither_read_nor_moved() -> None:
+    results = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        np.random.seed(state)
+        random.seed(state)
+        before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
+        model = fresh()
+        train(model, rows(), SETTINGS, seed=0, progress=False)
+        results.append(weights(model))
+        assert torch.equal(torch.get_rng_state(), before[0])
+        np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+        assert random.getstate() == before[2]
+    assert torch.equal(*results)
+
+
+def test_examples_are_not_changed() -> None:
+    data = rows()
+    before = copy.deepcopy(data)
+    train(fresh(), data, SETTINGS, seed=0, progress=False)
+    assert torch.equal(data.features, before.features)
+    assert torch.equal(data.labels, before.labels)
+
+
+def test_separable_rows_are_learnt() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    features = 5 * torch.eye(3)[labels] + 0.1 * torch.randn(90, 3, generator=generator)
+    model = mlp(3, 3, (8,))
+    settings = TrainingSettings(epochs=30, learning_rate=0.02)
+    history = train(model, Examples.of(features, labels), settings, seed=0, progress=False)
+    assert (model(features).argmax(1) == labels).all()
+    assert len(history.loss) == 30
+    assert history.loss[-1] < 0.1 < 0.8 < history.loss[0]
+
+
+def test_divergence_is_refused_with_the_epoch_and_the_remedy() -> None:
+    settings = TrainingSettings(epochs=4, learning_rate=1e200, batch_size=7)
+    calls: list[int] = []
+    with pytest.raises(
+        ModelError,
+        match=r"in epoch 2 \(loss (nan|inf)\); lower training\.learning_rate \(now 1e\+200\)",
+    ):
+        train(
+            fresh(),
+            rows(),
+            settings,
+            seed=0,
+            on_step=lambda _, step: calls.append(step),
+            progress=False,
+        )
+    assert calls == [1, 2]
+
+
+def test_nothing_to_learn_from_is_refused() -> None:
+    with pytest.raises(DataError, match="cannot train on 0 examples"):
+        train(fresh(), rows().without(torch.arange(N)), SETTINGS, seed=0)
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_no_steps_are_refused(steps: int) -> None:
+    model = fresh()
+    with pytest.raises(DataError, match=f"at least one step, got {steps}"):
+        train(model, rows(), SETTINGS, seed=0, steps=steps)
+    assert torch.equal(weights(model), weights(fresh()))
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_progress_is_shown_when_asked(progress: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    history = train(fresh(), rows(), SETTINGS, seed=0, label="my label", progress=progress)
+    shown = capsys.readouterr().err
+    assert ("my label" in shown) is progress
+    assert ("9/9" in shown) is progress
+    assert isinstance(history, History)
+    assert math.isfinite(history.loss[-1])
