@@ -38,7 +38,7 @@ lab: install ## open JupyterLab on notebooks/
 	$(BIN)/jupyter lab --notebook-dir notebooks
 
 test: install ## run the whole default test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: install ## formatting, lint, types, import layers, clean notebooks
 	$(BIN)/ruff format --check .

@@ -39,7 +39,7 @@ def build_model(settings: ModelSettings, dataset: Dataset, *, seed: int) -> nn.M
         raise ModelError(
             f"unknown model {settings.name!r}; choose one of {', '.join(sorted(MODELS))}"
         ) from None
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         return build(
             features=dataset.train.features.shape[1],

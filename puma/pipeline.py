@@ -13,6 +13,7 @@ from puma.files import sha256
 from puma.models import build_model, load_weights, save_weights, weights_digest
 from puma.receipts import ORIGINAL, Receipt
 from puma.removal.base import Removal, Trained
+from puma.settings import ModelSettings
 from puma.workspace import Workspace
 
 
@@ -63,22 +64,26 @@ def record_original(workspace: Workspace, trained: Trained) -> Receipt:
         trained.predictor,
         trained.dataset,
         method=ORIGINAL,
+        seed=settings.seed,
+        architecture=settings.model,
         parameters=settings.training.model_dump(),
         metrics={"runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss if trained.history else (),
     )
 
 
-def record_removal(
-    workspace: Workspace, removal: Removal, dataset: Dataset, deletion_set: DeletionSet
-) -> Receipt:
+def record_removal(workspace: Workspace, removal: Removal) -> Receipt:
     """Save the weights after a removal and the receipt that leads to its parent and its set."""
+    deletion_set = removal.deletion_set
+    dataset = deletion_set.dataset
     parent = Receipt.read(workspace.receipt(dataset.name, ORIGINAL))
     return _record(
         workspace,
         removal.predictor,
         dataset,
         method=removal.method,
+        seed=parent.seed,
+        architecture=parent.model,
         parent=parent.fingerprint,
         deletion_digest=deletion_set.digest(project_key(workspace.key)),
         n_removed=removal.n_removed,
@@ -101,10 +106,10 @@ def _record(
     dataset: Dataset,
     *,
     method: str,
+    architecture: ModelSettings,
     metrics: dict[str, float],
     **described: object,
 ) -> Receipt:
-    settings = workspace.settings
     path = workspace.weights(dataset.name, method)
     save_weights(model, path)
     predicted = predictions.logits(model, dataset.test.features).argmax(1).numpy()
@@ -112,12 +117,11 @@ def _record(
         {
             "dataset": dataset.name,
             "method": method,
-            "seed": settings.seed,
             "data_digest": dataset.digest,
             "weights_digest": weights_digest(model),
             "predictions_digest": sha256(predicted.astype(np.int64).tobytes()),
             "weights": path.relative_to(workspace.root).as_posix(),
-            "model": settings.model,
+            "model": architecture,
             "features": dataset.train.features.shape[1],
             "classes": dataset.classes,
             "metrics": {"accuracy": predictions.accuracy(model, dataset.test), **metrics},

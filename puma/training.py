@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -77,7 +78,9 @@ def train(
                 bar.update()
             history.append(sums / seen)
             bar.set_postfix(loss=f"{history[-1]:.4f}")
-            if not torch.isfinite(torch.tensor(history[-1])):
+            # A loss is measured before its step: only the weights tell of the last one.
+            finite = all(parameter.isfinite().all() for parameter in model.parameters())
+            if not math.isfinite(history[-1]) or not finite:
                 raise ModelError(
                     f"training diverged in epoch {len(history)} (loss {history[-1]}); "
                     f"lower training.learning_rate (now {settings.learning_rate})"

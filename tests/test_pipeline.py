@@ -46,10 +46,10 @@ class Project:
     trained: Trained
     original: Receipt
 
-    def remove(self, *subject_ids: str) -> tuple[Removal, DeletionSet]:
+    def remove(self, *subject_ids: str) -> Removal:
         deletion_set = DeletionSet.of(subject_ids, self.dataset)
         method = Retrain(training=self.workspace.settings.training, seed=5)
-        return method.remove(self.trained, deletion_set, progress=False), deletion_set
+        return method.remove(self.trained, deletion_set, progress=False)
 
 
 def rows(n: int, seed: int, prefix: str) -> Examples:
@@ -67,7 +67,7 @@ def rows(n: int, seed: int, prefix: str) -> Examples:
 def project(tmp_path: Path) -> Project:
     (tmp_path / "params.yaml").write_text(PARAMS)
     workspace = Workspace(tmp_path)
-    dataset = Dataset("toy", rows(30, 0, "train"), rows(12, 1, "test"), ("good", "bad"))
+    dataset = Dataset("toy", rows(30, 0, "train"), rows(11, 1, "test"), ("good", "bad"))
     dataset.save(workspace.data("toy"))
     settings = workspace.settings
     initial = build_model(settings.model, dataset, seed=settings.seed)
@@ -89,6 +89,7 @@ def accuracy_by_hand(model: nn.Module, examples: Examples) -> tuple[float, str]:
 def test_the_original_s_receipt_describes_it(project: Project) -> None:
     trained, receipt = project.trained, project.original
     accuracy, digest = accuracy_by_hand(trained.predictor, project.dataset.test)
+    assert accuracy != accuracy_by_hand(trained.predictor, project.dataset.train)[0]
     assert trained.history is not None
     assert receipt == Receipt(
         dataset="toy",
@@ -159,9 +160,9 @@ def test_a_dataset_that_was_never_trained_on_names_the_remedy(project: Project) 
 
 
 def test_a_removal_s_receipt_leads_to_its_parent_and_its_set(project: Project) -> None:
-    removal, deletion_set = project.remove(OWNERS[2], OWNERS[0], "zz-train-9")
+    removal = project.remove(OWNERS[2], OWNERS[0], "zz-train-9")
     removal = replace(removal, diagnostics={"solver_iterations": 4.0})
-    receipt = record_removal(project.workspace, removal, project.dataset, deletion_set)
+    receipt = record_removal(project.workspace, removal)
 
     key = bytes.fromhex((project.workspace.root / ".puma" / "deletion.key").read_text())
     message = b"toy\nzz-person-a\nzz-person-c\nzz-train-9"
@@ -204,19 +205,14 @@ def test_a_removal_s_receipt_leads_to_its_parent_and_its_set(project: Project) -
 
 def test_the_same_removal_twice_is_the_same_version(project: Project) -> None:
     first, second = (
-        record_removal(project.workspace, removal, project.dataset, deletion_set)
-        for removal, deletion_set in (project.remove(OWNERS[0]), project.remove(OWNERS[0]))
+        record_removal(project.workspace, removal)
+        for removal in (project.remove(OWNERS[0]), project.remove(OWNERS[0]))
     )
     assert first.metrics["runtime_seconds"] != second.metrics["runtime_seconds"]
     assert first.fingerprint == second.fingerprint
-    other = record_removal(project.workspace, *_arguments(project, OWNERS[1]))
+    other = record_removal(project.workspace, project.remove(OWNERS[1]))
     assert other.fingerprint != first.fingerprint
     assert other.parent == first.parent == project.original.fingerprint
-
-
-def _arguments(project: Project, subject_id: str) -> tuple[Removal, Dataset, DeletionSet]:
-    removal, deletion_set = project.remove(subject_id)
-    return removal, project.dataset, deletion_set
 
 
 def test_the_pipeline_s_request_is_read_with_the_project_s_settings(project: Project) -> None:
@@ -235,8 +231,8 @@ def test_the_pipeline_s_request_is_read_with_the_project_s_settings(project: Pro
 
 
 def test_neither_receipts_nor_weights_name_anybody(project: Project) -> None:
-    removal, deletion_set = project.remove(*OWNERS)
-    record_removal(project.workspace, removal, project.dataset, deletion_set)
+    removal = project.remove(*OWNERS)
+    record_removal(project.workspace, removal)
     root = project.workspace.root
     written = {path.relative_to(root).as_posix(): path for path in root.rglob("*.json")}
     assert set(written) == {"lineage/toy/original.json", "lineage/toy/retrain.json"}

@@ -45,7 +45,7 @@ class Trained:
 
 @dataclass(frozen=True, repr=False)
 class Removal:
-    """A model from which the marked rows were removed, and what it took.
+    """A model from which the rows of ``deletion_set`` were removed, and what it took.
 
     predictor: the new model; the original is untouched.
     seconds: wall time from the trained model and the rows to the new weights. PyTorch's own
@@ -57,13 +57,18 @@ class Removal:
 
     method: str
     predictor: nn.Module
-    n_removed: int
+    deletion_set: DeletionSet
     seconds: float
     criterion_before: float
     criterion_after: float
     parameters: Mapping[str, str | int | float] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     history: History | None = None
+
+    @property
+    def n_removed(self) -> int:
+        """How many training rows went."""
+        return len(self.deletion_set)
 
     @property
     def criterion_drift(self) -> float:
@@ -119,7 +124,7 @@ class RemovalMethod(Strict, ABC):
         return Removal(
             method=self.method,
             predictor=patch.predictor,
-            n_removed=len(deletion_set),
+            deletion_set=deletion_set,
             seconds=seconds,
             criterion_before=predictions.losses(trained.predictor, retained).mean().item(),
             criterion_after=predictions.losses(patch.predictor, retained).mean().item(),
