@@ -122,7 +122,7 @@ def _record(
             "predictions_digest": sha256(predicted.astype(np.int64).tobytes()),
             "weights": path.relative_to(workspace.root).as_posix(),
             "model": architecture,
-            "features": dataset.train.features.shape[1],
+            "shape": tuple(dataset.train.features.shape[1:]),
             "classes": dataset.classes,
             "metrics": {"accuracy": predictions.accuracy(model, dataset.test), **metrics},
             **described,

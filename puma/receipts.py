@@ -36,7 +36,7 @@ class Receipt(Strict):
     predictions_digest: str
     weights: str
     model: ModelSettings
-    features: int
+    shape: tuple[int, ...]
     classes: tuple[str, ...]
     parent: str | None = None
     deletion_digest: str | None = None

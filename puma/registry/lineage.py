@@ -86,17 +86,9 @@ def rebuild_model(workspace: Workspace, receipt: Receipt) -> nn.Module:
 
     Raises RegistryError when the weights on disk are not those that the receipt speaks of.
     """
-    from puma.models import MODELS, load_weights, weights_digest
+    from puma.models import load_weights, new_model, weights_digest
 
-    build = MODELS.get(receipt.model.name)
-    if build is None:
-        raise RegistryError(
-            f"{receipt.dataset} {receipt.method}: unknown model {receipt.model.name!r}; "
-            f"this PUMA builds {', '.join(sorted(MODELS))}"
-        )
-    model = build(
-        features=receipt.features, classes=len(receipt.classes), hidden=receipt.model.hidden
-    )
+    model = new_model(receipt.model, receipt.shape, len(receipt.classes), seed=receipt.seed)
     path = workspace.root / receipt.weights
     found = weights_digest(load_weights(model, path))
     if found != receipt.weights_digest:
@@ -197,7 +189,7 @@ def _log_model(model: nn.Module, receipt: Receipt, tags: dict[str, str]) -> str:
         serialization_format="pt2",
         # Stored beside the model, so never a real record. Two rows: the export takes a batch
         # of one for a constant.
-        input_example=np.zeros((2, receipt.features), dtype=np.float32),
+        input_example=np.zeros((2, *receipt.shape), dtype=np.float32),
         # Named, because MLflow would otherwise import the model in a fresh process to find out.
         pip_requirements=[f"torch=={installed_version('torch')}"],
         tags=tags,

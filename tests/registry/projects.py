@@ -67,7 +67,7 @@ def write_version(
         predictions_digest=f"{weights_seed:064d}",
         weights=str(path.relative_to(workspace.root)),
         model=MODEL,
-        features=FEATURES,
+        shape=(FEATURES,),
         classes=CLASSES,
         parent=parent.fingerprint if parent else None,
         deletion_digest=deletion,

@@ -1,51 +1,15 @@
-"""The architectures, and how their weights are kept: a plain state dict, never a pickle."""
+"""How weights are kept: a plain state dict, never a pickle."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from puma.data.base import Dataset
 from puma.errors import ModelError
 from puma.files import sha256, write_bytes
-from puma.settings import ModelSettings
-
-
-def mlp(features: int, classes: int, hidden: tuple[int, ...] = (64, 32)) -> nn.Sequential:
-    """Fully connected network with ReLU between its layers (paper, Appendix A)."""
-    widths = (features, *hidden, classes)
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp}
-
-
-def build_model(settings: ModelSettings, dataset: Dataset, *, seed: int) -> nn.Module:
-    """A freshly initialised model for ``dataset``; the same seed gives the same weights.
-
-    The global random state is left as it was. Raises ModelError for an unknown name.
-    """
-    try:
-        build = MODELS[settings.name]
-    except KeyError:
-        raise ModelError(
-            f"unknown model {settings.name!r}; choose one of {', '.join(sorted(MODELS))}"
-        ) from None
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        return build(
-            features=dataset.train.features.shape[1],
-            classes=len(dataset.classes),
-            hidden=settings.hidden,
-        )
 
 
 def weights_digest(model: nn.Module) -> str:

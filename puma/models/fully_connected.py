@@ -1,0 +1,16 @@
+"""Networks for rows of numbers: one linear layer, or several with ReLU between them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import nn
+
+
+def mlp(features: int, classes: int, hidden: tuple[int, ...] = (64, 32)) -> nn.Sequential:
+    """Fully connected network with ReLU between its layers (paper, Appendix A)."""
+    widths = (features, *hidden, classes)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
