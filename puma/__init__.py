@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from puma.data import Dataset, Examples, load_dataset
     from puma.deletion import DeletionSet
     from puma.influence import influence_scores, reweight
-    from puma.removal import PUMA, Removal, Retrain, Trained
+    from puma.removal import PUMA, SISA, Amnesiac, Removal, Retrain, Trained
 
 _HOME = {
     "Dataset": "puma.data",
@@ -23,6 +23,8 @@ _HOME = {
     "influence_scores": "puma.influence",
     "reweight": "puma.influence",
     "PUMA": "puma.removal",
+    "SISA": "puma.removal",
+    "Amnesiac": "puma.removal",
     "Removal": "puma.removal",
     "Retrain": "puma.removal",
     "Trained": "puma.removal",
@@ -30,6 +32,8 @@ _HOME = {
 
 __all__ = [
     "PUMA",
+    "SISA",
+    "Amnesiac",
     "Dataset",
     "DeletionSet",
     "Examples",

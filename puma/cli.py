@@ -5,16 +5,21 @@ MLflow and PyTorch take seconds to import, so that every command imports what it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from puma.errors import PumaError, RegistryError, SettingsError
+from puma.cli_benchmark import removal_benchmark
+from puma.console import print_table
+from puma.errors import DeletionError, PumaError, RegistryError, SettingsError
+from puma.settings import ORIGINAL, is_original
 from puma.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -36,6 +41,7 @@ COMPARED = (
     "speedup_vs_retrain",
 )
 SHOWN_DIGITS = 8  # of a digest, in a table
+SHOWN_IDS = 10
 
 
 class _Group(TyperGroup):
@@ -46,6 +52,8 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except PumaError as error:
             typer.echo(f"puma: {error}", err=True)
+            if isinstance(error, DeletionError) and error.unknown_ids:
+                typer.echo(_unknown(error.unknown_ids), err=True)
             raise typer.Exit(REFUSED) from error
 
 
@@ -56,6 +64,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Remove people's rows from trained models, and read the evidence.",
 )
+app.command("removal-benchmark")(removal_benchmark)
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 
 
@@ -69,15 +78,18 @@ def versions(
     if as_json:
         print(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
         return
-    columns = ("", "method", "aliases", "from", "removed", "deletion", "accuracy", "attack", "secs")
-    _print_table(f"Versions of puma-{dataset}", columns, [_listed(row) for row in rows])
+    columns = ("", "method", "aliases", "from", "rows", "deletion", "acc.", "attack", "secs")
+    print_table(f"Versions of puma-{dataset}", columns, [_listed(row) for row in rows])
     if not rows:
         typer.echo(f"no version of puma-{dataset} yet; run `dvc repro`", err=True)
 
 
 @app.command()
 def compare(dataset: DatasetName) -> None:
-    """Show the versions of the current pipeline side by side."""
+    """Show the versions of the current pipeline side by side.
+
+    First the plain original and every removal; then what was trained for one method alone.
+    """
     workspace = _workspace(dataset)
     from puma.receipts import read_receipts
 
@@ -88,13 +100,10 @@ def compare(dataset: DatasetName) -> None:
             f"{len(current) - len(rows)} of the {len(current)} versions of {dataset!r} are not "
             "registered yet; run `dvc repro`"
         )
-    lines = [[name, *(_number(row.metrics.get(name)) for row in rows)] for name in COMPARED]
-    lines.insert(0, ["removed rows", *(str(row.n_removed) for row in rows)])
-    _print_table(
-        f"Versions of puma-{dataset}",
-        ("", *(f"{row.version} {row.method}" for row in rows)),
-        lines,
-    )
+    own = [row for row in rows if is_original(row.method) and row.method != ORIGINAL]
+    _print_comparison(f"Versions of puma-{dataset}", [row for row in rows if row not in own])
+    if own:
+        _print_comparison("Originals that one method removes from", own)
 
 
 @app.command()
@@ -116,15 +125,16 @@ def ui(
 ) -> None:
     """Serve the MLflow UI of this project's registry, until Ctrl-C."""
     workspace = Workspace.find()
-    from puma.registry.store import is_server, open_store, tracking_uri
+    from puma.registry.store import is_server, open_store, tracking_uri, without_password
 
     uri = tracking_uri(workspace)
     if is_server(uri):
-        typer.echo(f"this registry has a server already: {uri.rstrip('/')}/#/models")
+        shown = without_password(uri).rstrip("/")
+        typer.echo(f"this registry has a server already: {shown}/#/models")
         return
     _refuse_busy(host, port)
     open_store(workspace)
-    typer.echo(f"Models: http://{host}:{port}/#/models   (stop with Ctrl-C)")
+    typer.echo(f"Models: http://{_authority(host, port)}/#/models   (stop with Ctrl-C)")
     sys.stdout.flush()
     # Passed in the environment: the address of a database may hold its password, and the
     # arguments of a process are for all to see.
@@ -139,7 +149,7 @@ def request(dataset: DatasetName) -> None:
     """Check a dataset's deletion request, or mark the demonstration's, and write it down.
 
     The request is deletions/DATASET.csv (subject_id, request_id, requested_at, reason);
-    without one, the smallest k-means cluster of every class stands in for it.
+    without one, the rows that params.yaml's `marking` chooses stand in for it.
     """
     workspace = _workspace(dataset)
     chosen, source = _request(workspace, dataset)
@@ -158,15 +168,45 @@ def _request(workspace: Workspace, dataset: str) -> tuple[DeletionSet, str]:
     data = Dataset.load(workspace.data(dataset))
     allow = settings.deletion.allow_class_removal
     path = workspace.request(dataset)
-    if path.exists():
+    _refuse_strays(path.parent, settings.datasets)
+    if os.path.lexists(path):  # a link to nowhere, too, was meant as a request
         chosen = DeletionSet.read(path, data, allow_class_removal=allow)
         return chosen, f"request in {path.relative_to(workspace.root)}"
-    from puma.marking import smallest_clusters
+    from puma.marking import describe, mark
 
-    rows = smallest_clusters(data, clusters=settings.marking.clusters, seed=settings.seed)
+    rows = mark(data, settings.marking, seed=settings.seed)
     ids = sorted(set(data.train.subject_ids[rows.numpy()].tolist()))
     chosen = DeletionSet.of(ids, data, allow_class_removal=allow)
-    return chosen, "demonstration (smallest cluster of every class)"
+    return chosen, f"demonstration ({describe(settings.marking)})"
+
+
+def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
+    """Raise DeletionError when ``folder`` holds what no dataset's request is read from."""
+    from puma.data import DATASETS
+
+    if not os.path.lexists(folder):
+        return
+    try:
+        found = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise DeletionError(
+            f"{folder}: cannot be read ({error.strerror}); make it a folder that you can read"
+        ) from error
+    read = {"README.md", *(f"{name}.csv" for name in (*DATASETS, *datasets))}
+    strays = [name for name in found if name not in read and not name.startswith(".")]
+    if strays:
+        raise DeletionError(
+            f"{folder}: {', '.join(map(repr, strays))} would go unread; a request is named "
+            f"<dataset>.csv after a dataset ({', '.join(datasets)}): rename it, or move it away"
+        )
+
+
+def _unknown(ids: tuple[str, ...]) -> str:
+    """The first of ``ids`` for the user's own terminal; elsewhere they would be kept."""
+    if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
+        return "puma: to see which ids, run `puma request <dataset>` in a terminal"
+    more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+    return f"puma: unknown: {', '.join(map(repr, ids[:SHOWN_IDS]))}{more}"
 
 
 def _workspace(dataset: str) -> Workspace:
@@ -188,14 +228,34 @@ def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:
 
 
 def _refuse_busy(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise RegistryError(
-                f"{host}:{port} cannot be served ({error.strerror}); choose another --port"
-            ) from error
+    """Raise RegistryError unless ``port`` is free at every address of ``host`` there is here."""
+    try:
+        bound, problem = 0, None
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(address)
+                    bound += 1
+                except OSError as error:
+                    # localhost has an IPv6 address even where IPv6 is switched off.
+                    if error.errno != errno.EADDRNOTAVAIL:
+                        raise
+                    problem = error
+        if problem is not None and not bound:
+            raise problem
+    except OSError as error:
+        raise RegistryError(
+            f"{_authority(host, port)} cannot be served ({error.strerror}); "
+            "choose another --port or --host"
+        ) from error
+
+
+def _authority(host: str, port: int) -> str:
+    """Host and port as an address of the web has them: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listed(row: VersionRow) -> list[str]:
@@ -210,6 +270,20 @@ def _listed(row: VersionRow) -> list[str]:
     ]
 
 
+def _print_comparison(title: str, rows: list[VersionRow]) -> None:
+    """One column a version, one line a number that any of them has."""
+    lines = [
+        [
+            "made from",
+            *("-" if row.parent_version is None else f"{row.parent_version}" for row in rows),
+        ],
+        ["removed rows", *(str(row.n_removed) for row in rows)],
+        *([name, *(_number(row.metrics.get(name)) for row in rows)] for name in COMPARED),
+    ]
+    shown = [line for line in lines if set(line[1:]) != {"-"}]
+    print_table(title, ("", *(f"{row.version} {row.method}" for row in rows)), shown)
+
+
 def _number(value: float | None) -> str:
     """Three decimals, or more where there are only zeros in them."""
     if value is None:
@@ -217,14 +291,5 @@ def _number(value: float | None) -> str:
     return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
 
 
-def _print_table(title: str, columns: tuple[str, ...], lines: list[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column != "aliases")
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
+if __name__ == "__main__":
+    app()

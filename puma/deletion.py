@@ -17,12 +17,11 @@ from pathlib import Path
 from torch import Tensor
 
 from puma.data.base import Dataset
-from puma.errors import DeletionError, in_notebook
-from puma.files import write_text
+from puma.errors import DeletionError
+from puma.files import PRIVATE, framed, write_text
 
 SUBJECT = "subject_id"
 COLUMNS = (SUBJECT, "request_id", "requested_at", "reason")
-SHOWN_IDS = 10
 KEY_BYTES = 32
 
 
@@ -63,12 +62,12 @@ class DeletionSet:
         return text
 
     def digest(self, key: bytes) -> str:
-        """HMAC-SHA256 of the dataset's name and the sorted ids.
+        """HMAC-SHA256 of the dataset's name and the sorted ids, each after its length.
 
         Keyed, because ids are guessable: anybody could hash every candidate and compare.
         """
-        message = "\n".join((self.dataset.name, *self.subject_ids)).encode()
-        return hmac.new(key, message, "sha256").hexdigest()
+        parts = (part.encode() for part in (self.dataset.name, *self.subject_ids))
+        return hmac.new(key, b"".join(framed(*parts)), "sha256").hexdigest()
 
     @classmethod
     def read(
@@ -88,10 +87,11 @@ class DeletionSet:
     ) -> DeletionSet:
         """The request for ``subject_ids``.
 
-        Raises DeletionError for no ids, for unknown ones, for ids that own no training row,
-        for the whole training set, and, unless allowed, for every training row of a class.
+        Raises DeletionError for no ids, for what is no string, for unknown ids, for ids that
+        own no training row, for the whole training set, and, unless allowed, for every
+        training row of a class.
         """
-        lines = list(subject_ids)
+        lines = _strings(subject_ids)
         if not lines:
             raise DeletionError(
                 f"the deletion set for {dataset.name!r} is empty; name at least one {SUBJECT}"
@@ -122,7 +122,24 @@ class DeletionSet:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerows([(SUBJECT, "reason"), *((name, reason) for name in ids)])
-        write_text(path, buffer.getvalue())
+        write_text(path, buffer.getvalue(), mode=PRIVATE)
+
+
+def _strings(subject_ids: Iterable[str]) -> list[str]:
+    """The ids as a list; the messages name types, never a value."""
+    if isinstance(subject_ids, str | bytes) or not isinstance(subject_ids, Iterable):
+        raise DeletionError(
+            f"the deletion set must be a collection of {SUBJECT} strings, got one "
+            f"{type(subject_ids).__name__}; pass a list, such as ['17']"
+        )
+    lines = list(subject_ids)
+    others = sorted({type(line).__name__ for line in lines if not isinstance(line, str)})
+    if others:
+        raise DeletionError(
+            f"every {SUBJECT} of a deletion set must be a string, got {', '.join(others)}; "
+            "convert them with str()"
+        )
+    return lines
 
 
 def _read_ids(path: Path) -> list[str]:
@@ -187,15 +204,10 @@ def _check_time(path: Path, number: int, value: str) -> None:
 def _refuse_unknown(unknown: frozenset[str], asked: frozenset[str], dataset: Dataset) -> None:
     if not unknown:
         return
-    names = sorted(unknown)
-    named = ""
-    if not in_notebook():  # a notebook keeps its tracebacks in a file
-        more = f" and {len(names) - SHOWN_IDS} more" if len(names) > SHOWN_IDS else ""
-        named = f": {', '.join(names[:SHOWN_IDS])}{more}"
     raise DeletionError(
-        f"{len(names)} of {len(asked)} subject ids are not in dataset {dataset.name!r}{named}; "
-        "correct or drop them",
-        unknown_ids=tuple(names),
+        f"{len(unknown)} of {len(asked)} subject ids are not in dataset {dataset.name!r}; "
+        "correct or drop them (the error's unknown_ids has them)",
+        unknown_ids=tuple(sorted(unknown)),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 
 class PumaError(Exception):
     """Base of every error that PUMA raises on purpose."""
@@ -21,7 +19,8 @@ class DeletionError(PumaError, ValueError):
     """A deletion set cannot be honoured as written; nothing was changed.
 
     ``unknown_ids`` names the subjects that the dataset does not hold, for a caller
-    that can show them to the person who wrote the request.
+    that can show them to the person who wrote the request. The message names nobody:
+    messages end in logs, tracebacks and notebooks.
     """
 
     def __init__(self, message: str, *, unknown_ids: tuple[str, ...] = ()) -> None:
@@ -43,8 +42,3 @@ class AuditError(PumaError, ValueError):
 
 class RegistryError(PumaError, RuntimeError):
     """The model registry cannot be opened, read, or written."""
-
-
-def in_notebook() -> bool:
-    """Whether this process is a Jupyter kernel, whose outputs and tracebacks end in a file."""
-    return "ipykernel" in sys.modules

@@ -5,34 +5,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+PUBLIC = 0o666
+PRIVATE = 0o600  # of what names people or holds their rows
 
-def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+
+def write_bytes(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     """Write ``content`` under a temporary name beside ``path``, flush it, then rename.
 
-    Parent folders are created. ``mode`` is the permission of the finished file.
+    Parent folders are created. ``mode`` is the permission of the file, less the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    # The system applies the umask; to ask for it is to change it, for every thread.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_text(path: Path, content: str) -> None:
+def write_text(path: Path, content: str, *, mode: int = PUBLIC) -> None:
     """:func:`write_bytes` for UTF-8 text."""
-    write_bytes(path, content.encode())
+    write_bytes(path, content.encode(), mode=mode)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -40,10 +44,16 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
-def sha256(*parts: bytes) -> str:
-    """Hex SHA-256 of ``parts``, each prefixed by its length so that borders count."""
-    digest = hashlib.sha256()
+def framed(*parts: bytes) -> Iterator[bytes]:
+    """``parts``, each after its length in 8 bytes, so that borders count in a digest."""
     for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
+        yield len(part).to_bytes(8, "big")
+        yield part
+
+
+def sha256(*parts: bytes) -> str:
+    """Hex SHA-256 of the :func:`framed` ``parts``."""
+    digest = hashlib.sha256()
+    for piece in framed(*parts):
+        digest.update(piece)
     return digest.hexdigest()

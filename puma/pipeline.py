@@ -8,37 +8,44 @@ from torch import nn
 from puma import predictions
 from puma.data.base import Dataset
 from puma.deletion import DeletionSet, project_key
-from puma.errors import ModelError
-from puma.files import sha256
-from puma.models import build_model, load_weights, save_weights, weights_digest
-from puma.receipts import ORIGINAL, Receipt
+from puma.errors import DataError, ModelError
+from puma.files import sha256, write_json, write_text
+from puma.models import Ensemble, build_model, load_weights, save_weights, weights_digest
+from puma.receipts import AuditRecord, Receipt
 from puma.removal.base import Removal, Trained
-from puma.settings import ModelSettings
+from puma.settings import ORIGINAL, ModelSettings, original_of
 from puma.workspace import Workspace
 
 
-def load_trained(workspace: Workspace, name: str) -> Trained:
-    """The original model of dataset ``name`` as the train stage left it.
+def load_trained(workspace: Workspace, name: str, original: str = ORIGINAL) -> Trained:
+    """The named original of dataset ``name`` as the train stage left it.
 
     Raises ModelError when the weights or the data are not those of the train stage's receipt.
     """
     dataset = Dataset.load(workspace.data(name))
-    receipt = Receipt.read(workspace.receipt(name, ORIGINAL))
+    receipt = Receipt.read(workspace.receipt(name, original))
     if receipt.data_digest != dataset.digest:
         raise ModelError(
             f"the model of {name!r} was trained on other data than {workspace.data(name)} "
             "holds; run `dvc repro` to train it again"
         )
     initial = build_model(receipt.model, dataset, seed=receipt.seed)
-    return Trained(load_model(workspace, name, ORIGINAL), dataset, initial)
+    records = workspace.records(name, original)
+    return Trained(
+        load_model(workspace, name, original),
+        dataset,
+        initial,
+        original=original,
+        records=records if records.exists() else None,
+    )
 
 
-def load_model(workspace: Workspace, name: str, method: str) -> nn.Module:
-    """The weights that ``method`` made for dataset ``name``, in eval mode.
+def load_model(workspace: Workspace, name: str, version: str) -> nn.Module:
+    """The weights of ``version`` of dataset ``name``, in eval mode.
 
     Raises ModelError when they are not the ones of the receipt.
     """
-    receipt = Receipt.read(workspace.receipt(name, method))
+    receipt = Receipt.read(workspace.receipt(name, version))
     dataset = Dataset.load(workspace.data(name))
     path = workspace.root / receipt.weights
     model = load_weights(build_model(receipt.model, dataset, seed=receipt.seed), path).eval()
@@ -57,26 +64,39 @@ def load_deletion_set(workspace: Workspace, dataset: Dataset) -> DeletionSet:
 
 
 def record_original(workspace: Workspace, trained: Trained) -> Receipt:
-    """Save the weights of the original and the receipt that describes it."""
+    """Save the weights of an original and the receipt that describes it.
+
+    Its records, if its method makes any, belong in ``workspace.records``: give ``fit`` that
+    folder.
+    """
     settings = workspace.settings
-    return _record(
+    receipt = _record(
         workspace,
         trained.predictor,
         trained.dataset,
-        method=ORIGINAL,
+        method=trained.original,
         seed=settings.seed,
-        architecture=settings.model,
-        parameters=settings.training.model_dump(),
+        architecture=_architecture(settings.model, trained.predictor),
+        parameters={**settings.training.model_dump(), **trained.parameters},
         metrics={"runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss if trained.history else (),
     )
+    identity = workspace.identity(trained.dataset.name, trained.original)
+    write_text(identity, receipt.fingerprint + "\n")
+    return receipt
 
 
 def record_removal(workspace: Workspace, removal: Removal) -> Receipt:
     """Save the weights after a removal and the receipt that leads to its parent and its set."""
     deletion_set = removal.deletion_set
     dataset = deletion_set.dataset
-    parent = Receipt.read(workspace.receipt(dataset.name, ORIGINAL))
+    original = original_of(removal.method)
+    parent = Receipt.read(workspace.receipt(dataset.name, original))
+    if removal.parent_weights != parent.weights_digest:
+        raise ModelError(
+            f"{removal.method} removed from other weights than those of {original} of "
+            f"{dataset.name!r}; load the model with load_trained, or record the new one first"
+        )
     return _record(
         workspace,
         removal.predictor,
@@ -98,6 +118,35 @@ def record_removal(workspace: Workspace, removal: Removal) -> Receipt:
         },
         loss_curve=removal.history.loss if removal.history else (),
     )
+
+
+def record_audit(
+    workspace: Workspace, version: str, deletion_set: DeletionSet, metrics: dict[str, float]
+) -> None:
+    """Save the ``metrics`` that the audit of ``version`` found, with the weights and the request.
+
+    Raises DataError, with nothing written, when the version was made for another request.
+    """
+    name = deletion_set.dataset.name
+    receipt = Receipt.read(workspace.receipt(name, version))
+    digest = deletion_set.digest(project_key(workspace.key))
+    if receipt.deletion_digest not in (None, digest):
+        raise DataError(
+            f"{name}: {version} answers another request than the one in "
+            f"{workspace.deletion_set(name)}; run `dvc repro` to remove these rows first"
+        )
+    record = AuditRecord(
+        weights_digest=receipt.weights_digest, deletion_digest=digest, metrics=metrics
+    )
+    record.write(workspace.audit(name, version))
+    write_json(workspace.metrics(name, version), metrics)
+
+
+def _architecture(settings: ModelSettings, model: nn.Module) -> ModelSettings:
+    """What ``model`` is, when each of its members was built from ``settings``."""
+    if not isinstance(model, Ensemble):
+        return settings
+    return settings.model_copy(update={"members": len(model.members), "vote": model.vote})
 
 
 def _record(

@@ -108,12 +108,12 @@ def loss_changes(changes: Mapping[str, np.ndarray]) -> Figure:
 
 
 def comparison(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
-    """Accuracy, attack and runtime of the versions ``labels``, side by side."""
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    """Accuracy, attack and runtime of the versions ``labels``, one below the other."""
+    figure = Figure(figsize=(11, 1.6 + 0.5 * len(labels)), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, sharey=True)
     _bars(left, labels, metrics, {"accuracy": "test", "retained_accuracy": "retained"})
     left.set_title("accuracy: higher is better")
-    left.set_ylim(0, 1.1)
+    left.set_xlim(0, 1.15)
     _bars(
         middle,
         labels,
@@ -121,10 +121,11 @@ def comparison(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) ->
         {"attack_rate": "removed rows", "attack_rate_unseen": "unseen rows"},
     )
     middle.set_title("taken for members: equal is better")
-    middle.set_ylim(0, 1.1)
+    middle.set_xlim(0, 1.15)
     _bars(right, labels, metrics, {"runtime_seconds": "seconds"}, fmt="%.2f s")
     right.set_title("runtime: lower is better")
-    right.margins(y=0.15)
+    right.margins(x=0.2)
+    left.invert_yaxis()  # the first version on top; the panels share the axis
     return figure
 
 
@@ -139,8 +140,10 @@ def _bars(
     places = np.arange(len(labels))
     width = 0.8 / len(names)
     for shift, (name, legend) in enumerate(names.items()):
-        heights = [row.get(name, np.nan) for row in metrics]
-        bars = axes.bar(places + shift * width, heights, width * 0.95, label=legend)
-        axes.bar_label(bars, fmt=fmt, fontsize=8)
-    axes.set_xticks(places + width * (len(names) - 1) / 2, labels)
-    axes.legend(loc="lower right", fontsize=8)
+        lengths = [row.get(name, np.nan) for row in metrics]
+        offset = (shift - (len(names) - 1) / 2) * width
+        bars = axes.barh(places + offset, lengths, width * 0.95, label=legend)
+        axes.bar_label(bars, fmt=fmt, fontsize=8, padding=2)
+    axes.set_yticks(places, labels)
+    if len(names) > 1:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, fontsize=8)

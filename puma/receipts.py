@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from puma.errors import DataError
 from puma.files import sha256, write_json
-from puma.settings import ModelSettings, Strict
+from puma.settings import ModelSettings, Strict, is_original, original_of
 from puma.workspace import Workspace
 
-ORIGINAL = "original"
 RETRAIN = "retrain"
 
 
@@ -60,37 +59,75 @@ class Receipt(Strict):
 
     @classmethod
     def read(cls, path: Path) -> Receipt:
-        """Raises DataError when ``path`` is absent or not a receipt."""
+        """Raises DataError when ``path`` is absent, cannot be read, or is not a receipt."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such receipt; run `dvc repro` first") from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
         except ValidationError as error:
             raise DataError(f"{path}: not a receipt ({error.error_count()} problems)") from error
 
 
+class AuditRecord(Strict):
+    """Which weights an audit attacked, for which request, and its numbers."""
+
+    weights_digest: str
+    deletion_digest: str
+    metrics: dict[str, float]
+
+    def write(self, path: Path) -> None:
+        write_json(path, self.model_dump(mode="json"))
+
+
 def read_receipts(workspace: Workspace, dataset: str) -> tuple[Receipt, ...]:
-    """The complete receipts of ``dataset``: the original first, then each method in order.
+    """The complete receipts of ``dataset``: the originals first, then each method in order.
 
     The audit's metrics are merged in; where the same deletion was also retrained, every
     removal gains ``retrain_seconds`` and ``speedup_vs_retrain``. Raises DataError when a
-    receipt or its audit is absent or malformed.
+    receipt or its audit is absent or malformed, or when they do not belong together: a removal
+    from another original, another request or other data than the rest, an audit of other
+    weights. Stages run one by one leave such a mixture; the pipeline does not.
     """
+    versions = workspace.settings.versions
+    found = {name: Receipt.read(workspace.receipt(dataset, name)) for name in versions}
+    requests = {receipt.deletion_digest for receipt in found.values()} - {None}
+    if len(requests) > 1:
+        raise _mixed(dataset, "the removals answer different requests")
     receipts = []
-    for method in (ORIGINAL, *workspace.settings.methods):
-        receipt = Receipt.read(workspace.receipt(dataset, method))
-        audit = _read_metrics(workspace.metrics(dataset, method))
-        receipts.append(receipt.model_copy(update={"metrics": {**receipt.metrics, **audit}}))
+    for name, receipt in found.items():
+        if not is_original(name) and receipt.parent != found[original_of(name)].fingerprint:
+            raise _mixed(dataset, f"{name} was made from an earlier original")
+        if receipt.data_digest != found[versions[0]].data_digest:
+            raise _mixed(dataset, f"{name} was made from other data than {versions[0]}")
+        audit = _read_audit(workspace.audit(dataset, name))
+        if audit.weights_digest != receipt.weights_digest:
+            raise _mixed(dataset, f"the audit of {name} attacked other weights than it has now")
+        if audit.deletion_digest not in (requests or {audit.deletion_digest}):
+            raise _mixed(dataset, f"the audit of {name} was made for another request")
+        metrics = {**receipt.metrics, **audit.metrics}
+        receipts.append(receipt.model_copy(update={"metrics": metrics}))
     return tuple(_with_speedup(receipt, receipts) for receipt in receipts)
 
 
-def _read_metrics(path: Path) -> dict[str, float]:
+def _mixed(dataset: str, what: str) -> DataError:
+    return DataError(f"{dataset}: {what}; run `dvc repro` to bring the stages in step")
+
+
+def _read_audit(path: Path) -> AuditRecord:
     try:
-        return TypeAdapter(dict[str, float]).validate_json(path.read_bytes())
+        return AuditRecord.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such metrics; run `dvc repro` first") from error
+        raise DataError(f"{path}: no such audit; run `dvc repro` first") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
     except ValidationError as error:
-        raise DataError(f"{path}: not metrics ({error.error_count()} problems)") from error
+        raise DataError(f"{path}: not an audit ({error.error_count()} problems)") from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read ({error.strerror}); remove it and run `dvc repro`")
 
 
 def _with_speedup(receipt: Receipt, all_receipts: list[Receipt]) -> Receipt:

@@ -25,6 +25,19 @@ Fraction = Annotated[float, Number, Field(gt=0, lt=1)]
 Count = Annotated[int, Number, Field(ge=1)]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
 
+ORIGINAL = "original"  # trained plainly; what most methods remove from, and what serves
+RECORDING = ("amnesiac", "sisa")  # these act during training: each needs a model of its own
+
+
+def original_of(method: str) -> str:
+    """The name of the version that ``method`` removes from: its parent."""
+    return f"{method}_original" if method in RECORDING else ORIGINAL
+
+
+def is_original(version: str) -> bool:
+    """Whether ``version`` names a model that has seen everybody, not a removal."""
+    return version in {ORIGINAL, *map(original_of, RECORDING)}
+
 
 class Strict(BaseModel):
     """A settings group: immutable, strict about names."""
@@ -33,13 +46,19 @@ class Strict(BaseModel):
 
 
 class DataSettings(Strict):
+    """``folder`` and ``download``: see :func:`puma.data.mnist`; no other source reads them."""
+
     test_fraction: Fraction = 0.25
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    download: bool = False
 
 
 class MarkingSettings(Strict):
-    """The demonstration's deletion request (paper, Appendix A, Data Marking)."""
+    """The demonstration's deletion request: see :data:`puma.marking.MARKINGS`."""
 
+    name: Literal["cluster", "random", "ordered"] = "cluster"
     clusters: Count = 8
+    fraction: Fraction = 0.2
 
 
 class DeletionSettings(Strict):
@@ -47,8 +66,19 @@ class DeletionSettings(Strict):
 
 
 class ModelSettings(Strict):
+    """A name of :data:`puma.models.MODELS` or "package.module:Class", and the sizes.
+
+    ``hidden`` is read by mlp; ``blocks``, ``growth`` and ``bottleneck`` by densenet.
+    """
+
     name: str = "mlp"
     hidden: tuple[Count, ...] = (64, 32)
+    blocks: Annotated[tuple[Count, ...], Field(min_length=1)] = (2, 2, 2, 2)
+    growth: Count = 12
+    bottleneck: Count = 4
+    # Of an ensemble of such models, as SISA makes one; None is a single model.
+    members: Count | None = None
+    vote: Literal["mean", "majority"] = "mean"
 
 
 class TrainingSettings(Strict):
@@ -64,15 +94,60 @@ class PumaSettings(Strict):
     damping: Positive = 0.1
     budget: Positive = 0.01
     max_dose: Positive = 1000.0
+    steps: Count = 4
+    repair: bool = True
+    reweighting: Literal["both", "always", "never"] = "always"
+    reference_models: Annotated[int, Number, Field(ge=0)] = 1
+    reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 0.9
+    reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
+    level_tolerance: Positive = 0.01
     l1: NonNegative = 0.0
     l2: NonNegative = 1e-6
     max_weight: Positive = 1.0
+    solver: str = "cg"
     tolerance: Positive = 1e-4
     max_iterations: Count = 1000
+    rows: Count = 1024
+    curvature_sample: Count | None = None
+    criterion_sample: Count | None = None
+    dose_precision: Annotated[float, Number, Field(gt=0, lt=1)] = 0.02
+
+
+class PumaPaperSettings(Strict):
+    """The knobs of Algorithm 1 as printed; see :class:`puma.removal.PaperPUMA`."""
+
+    eta: Positive = 0.05  # the paper recommends 0.01 to 0.1
+    damping: Positive = 0.1
+    curvature: Literal["hessian", "gauss_newton"] = "hessian"
+    steps: Count = 200
+    batch_size: Count = 32
+    tolerance: Annotated[float, Number, Field(gt=0, lt=1)] = 0.5
+    up_sample: Count = 200
+    reweighter: str = "slsqp"
+    l1: NonNegative = 0.0
+    l2: NonNegative = 1e-6
+    max_weight: Positive = 1.0
 
 
 class RetrainSettings(Strict):
     schedule: Literal["equal_epochs", "equal_steps"] = "equal_epochs"
+
+
+class SisaSettings(Strict):
+    """SISA's knobs; see :class:`puma.SISA` for what each one does."""
+
+    shards: Count = 5
+    slices: Count = 5
+    assignment: Literal["random", "ordered"] = "random"
+    vote: Literal["mean", "majority"] = "mean"
+
+
+class AmnesiacSettings(Strict):
+    """Amnesiac ML's knobs; see :class:`puma.Amnesiac` for what each one does."""
+
+    repair_epochs: Annotated[int, Number, Field(ge=0)] = 5
+    precision: Literal["float16", "float32", "float64"] = "float32"
+    max_bytes: Count = 10**9
 
 
 class ShadowSettings(Strict):
@@ -90,22 +165,65 @@ class Settings(Strict):
 
     seed: Seed = 0
     datasets: tuple[str, ...] = ("german_credit", "breast_cancer")
-    methods: tuple[str, ...] = ("retrain", "puma")
-    versions: tuple[str, ...] = ("original", "retrain", "puma")
+    originals: tuple[str, ...] = ("original", "sisa_original", "amnesiac_original")
+    methods: tuple[str, ...] = ("retrain", "amnesiac", "sisa", "puma")
+    versions: tuple[str, ...] = (
+        "original",
+        "sisa_original",
+        "amnesiac_original",
+        "retrain",
+        "amnesiac",
+        "sisa",
+        "puma",
+    )
     data: DataSettings = DataSettings()
     marking: MarkingSettings = MarkingSettings()
     deletion: DeletionSettings = DeletionSettings()
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     puma: PumaSettings = PumaSettings()
+    puma_paper: PumaPaperSettings = PumaPaperSettings()
     retrain: RetrainSettings = RetrainSettings()
+    sisa: SisaSettings = SisaSettings()
+    amnesiac: AmnesiacSettings = AmnesiacSettings()
     shadow: ShadowSettings = ShadowSettings()
 
     @model_validator(mode="after")
-    def _versions_follow_methods(self) -> Settings:
-        expected = ("original", *self.methods)  # DVC's templates cannot join two lists
+    def _lists_name_each_once(self) -> Settings:
+        for key in ("datasets", "methods"):
+            names = getattr(self, key)
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise ValueError(f"{key} names {', '.join(repeated)} twice; keep one of each")
+        originals = [name for name in self.methods if is_original(name)]
+        if originals:
+            raise ValueError(
+                f"methods names {', '.join(originals)}, which removes nobody; list it among the "
+                "originals alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_agree(self) -> Settings:
+        # DVC's templates can neither derive a list nor join two: params.yaml states all three.
+        needed = {ORIGINAL, *map(original_of, self.methods)}
+        if sorted(self.originals) != sorted(needed) or self.originals[0] != ORIGINAL:
+            raise ValueError(
+                f"originals must be {ORIGINAL!r} first and then, in any order, what the methods "
+                f"remove from: {sorted(needed)} (got {list(self.originals)})"
+            )
+        expected = (*self.originals, *self.methods)
         if self.versions != expected:
-            raise ValueError(f"versions must be {list(expected)}: the original, then the methods")
+            raise ValueError(f"versions must be {list(expected)}: the originals, then the methods")
+        return self
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Settings:
+        if self.model.members is not None:
+            raise ValueError(
+                f"model.members is {self.model.members}, but the pipeline trains single models; "
+                "leave it null and set sisa.shards"
+            )
         return self
 
 

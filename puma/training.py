@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
 from tqdm import tqdm
 
 from puma.data.base import Examples
 from puma.errors import DataError, ModelError
 from puma.settings import TrainingSettings
 
-OnStep = Callable[[nn.Module, int], None]
+OnStep = Callable[[nn.Module, int, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,27 @@ def train(
 ) -> History:
     """Minimise mean cross-entropy (+ weight_decay/2·‖θ‖²) with Adam, in place.
 
-    Batches are drawn by a private generator: the result depends on ``seed`` and the data
-    alone, and the global random state is untouched unless the model itself draws (dropout).
+    Batches, and what the model itself draws (dropout), come from ``seed``: the result depends
+    on it and the data alone, and the global random state is untouched.
     ``steps`` overrides ``settings.epochs``: training goes on, epoch after epoch, for exactly
-    that many optimiser steps. ``on_step(model, step)`` runs after each one.
+    that many optimiser steps. ``on_step(model, step, rows)`` runs after each one; ``rows`` are
+    the (b,) long indices into ``examples`` of the batch that the step was made on.
 
-    Raises DataError for an empty set, ModelError when the loss stops being finite.
+    A last batch of one row cannot be normalised: a model with BatchNorm takes it together with
+    the batch before it, in one step less per epoch. This depends on n, the batch size and the
+    architecture alone, and every row is still seen once an epoch.
+
+    Raises DataError for an empty set, for features of another dtype than the model, or for
+    batches of one row and a model with BatchNorm; ModelError for a model that has nothing to
+    train or no output for a class, in ``torch.inference_mode``, and when the loss stops being
+    finite.
     """
     n = len(examples)
     if n == 0:
         raise DataError("cannot train on 0 examples; nothing is left to learn from")
-    per_epoch = -(-n // settings.batch_size)
-    total = settings.epochs * per_epoch if steps is None else steps
+    _refuse_untrainable(model, examples)
+    sizes = batch_sizes(model, n, settings.batch_size)
+    total = settings.epochs * len(sizes) if steps is None else steps
     if total < 1:
         raise DataError(f"training takes at least one step, got {total}")
 
@@ -58,15 +68,22 @@ def train(
         model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
     generator = torch.Generator().manual_seed(seed)
+    top = int(examples.labels.max())
     history: list[float] = []
     step = 0
     model.train()
-    with tqdm(total=total, desc=label, unit="step", disable=not progress, mininterval=0.5) as bar:
+    with (
+        torch.enable_grad(),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        tqdm(total=total, desc=label, unit="step", disable=not progress, mininterval=0.5) as bar,
+    ):
+        torch.manual_seed(seed)  # for a model that draws in training, as dropout does
         while step < total:
             order = torch.randperm(n, generator=generator)
             sums, seen = 0.0, 0
-            for batch in order.split(settings.batch_size)[: total - step]:
-                loss = cross_entropy(model(examples.features[batch]), examples.labels[batch])
+            for batch in order.split(sizes)[: total - step]:
+                logits = _logits(model, examples.features[batch], top)
+                loss = cross_entropy(logits, examples.labels[batch])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -74,7 +91,7 @@ def train(
                 sums += loss.item() * len(batch)
                 seen += len(batch)
                 if on_step is not None:
-                    on_step(model, step)
+                    on_step(model, step, batch)
                 bar.update()
             history.append(sums / seen)
             bar.set_postfix(loss=f"{history[-1]:.4f}")
@@ -87,3 +104,48 @@ def train(
                 )
     model.eval()
     return History(tuple(history), step)
+
+
+def _refuse_untrainable(model: nn.Module, examples: Examples) -> None:
+    parameters = list(model.parameters())
+    if torch.is_inference_mode_enabled() or any(each.is_inference() for each in parameters):
+        raise ModelError(
+            "no model can be trained in torch.inference_mode(), nor one that was made there; "
+            "make and train it outside"
+        )
+    kinds = {each.dtype for each in parameters if each.requires_grad}
+    if not kinds:
+        raise ModelError(
+            "the model has no parameter with requires_grad=True; unfreeze those to be trained"
+        )
+    if examples.features.dtype not in kinds:
+        raise DataError(
+            f"features are {examples.features.dtype} but the model is "
+            f"{', '.join(sorted(map(str, kinds)))}; convert one of them"
+        )
+
+
+def _logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
+    """(B, classes) what ``model`` answers; ModelError when class ``top`` has no output."""
+    output = model(features)
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] <= top:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ModelError(
+            f"the model must return logits of shape (batch, classes) for classes 0 to {top}, "
+            f"got {got}; give its last layer one output per class"
+        )
+    return output
+
+
+def batch_sizes(model: nn.Module, n: int, batch_size: int) -> list[int]:
+    """How many of n rows each step of one epoch takes; see :func:`train`."""
+    full, rest = divmod(n, batch_size)
+    sizes = [batch_size] * full + [rest] * (rest > 0)
+    if sizes[-1] == 1 and any(isinstance(module, _BatchNorm) for module in model.modules()):
+        if len(sizes) == 1 or batch_size == 1:
+            raise DataError(
+                f"a model with BatchNorm cannot learn from one row at a time (n = {n}, "
+                f"training.batch_size {batch_size}); give it more rows and larger batches"
+            )
+        sizes[-2:] = [batch_size + 1]
+    return sizes

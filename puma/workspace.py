@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puma.errors import SettingsError
-from puma.settings import Settings, load_settings
+from puma.settings import Settings, is_original, load_settings
 
 ROOT_MARK = "params.yaml"
 
@@ -35,6 +35,12 @@ class Workspace:
         return load_settings(self.root / ROOT_MARK)
 
     @property
+    def source_folder(self) -> Path | None:
+        """data.folder as seen from the root; None where params.yaml does not state it."""
+        folder = self.settings.data.folder
+        return None if folder is None else self.root / Path(folder).expanduser()
+
+    @property
     def key(self) -> Path:
         """The secret that keys deletion digests; never in git."""
         return self.root / ".puma" / "deletion.key"
@@ -53,15 +59,29 @@ class Workspace:
         """The validated request that the pipeline acts on."""
         return self.artifacts(dataset) / "deletion_set.csv"
 
-    def weights(self, dataset: str, method: str) -> Path:
-        """The weights that ``method`` ('original' before any removal) produced."""
-        return self.artifacts(dataset) / f"{method}.pt"
+    def weights(self, dataset: str, version: str) -> Path:
+        """The weights of ``version``: an original, or what a method made of one."""
+        if is_original(version):
+            return self.artifacts(dataset) / "originals" / version / "weights.pt"
+        return self.artifacts(dataset) / f"{version}.pt"
+
+    def identity(self, dataset: str, original: str) -> Path:
+        """The fingerprint of ``original``, beside its weights: what DVC sees of its receipt."""
+        return self.weights(dataset, original).parent / "fingerprint"
+
+    def records(self, dataset: str, original: str) -> Path:
+        """The folder of what was recorded while ``original`` was trained, if anything was."""
+        return self.weights(dataset, original).parent / "records"
 
     def attack(self, dataset: str) -> Path:
         return self.artifacts(dataset) / "attack.pt"
 
-    def receipt(self, dataset: str, method: str) -> Path:
-        return self.root / "lineage" / dataset / f"{method}.json"
+    def receipt(self, dataset: str, version: str) -> Path:
+        return self.root / "lineage" / dataset / f"{version}.json"
+
+    def audit(self, dataset: str, version: str) -> Path:
+        """Which model and which request the metrics of ``version`` were measured on."""
+        return self.root / "lineage" / dataset / f"{version}.audit.json"
 
     def metrics(self, dataset: str, name: str) -> Path:
         return self.root / "metrics" / dataset / f"{name}.json"

@@ -71,6 +71,29 @@ def non_contiguous() -> nn.Module:
     return model
 
 
+def convolutional() -> nn.Module:
+    """Two convolutions and a BatchNorm with lived-in statistics on 1 x 4 x 4: 88 parameters."""
+
+    def build() -> nn.Module:
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.5),
+            nn.Conv2d(4, 2, 2, stride=2, groups=2),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(8, 3),
+        ).double()
+        with torch.no_grad():
+            for _ in range(3):
+                model.train()(torch.randn(20, 1, 4, 4, dtype=DOUBLE) * 2 + 1)
+            model[1].weight.mul_(1.5)  # type: ignore[union-attr,operator]
+        return model
+
+    return _seeded(build)
+
+
 class Tied(nn.Module):
     """One square weight used twice."""
 
@@ -88,6 +111,16 @@ def tied() -> nn.Module:
     return _seeded(Tied)
 
 
+def repeated() -> nn.Module:
+    """One layer object in two places."""
+
+    def build() -> nn.Module:
+        layer = nn.Linear(3, 3)
+        return nn.Sequential(layer, nn.Tanh(), layer)
+
+    return _seeded(build)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
@@ -95,7 +128,18 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen,
     "non-contiguous": non_contiguous,
     "tied": tied,
+    "repeated": repeated,
 }
+
+
+def problem(name: str, n: int = 11) -> tuple[nn.Module, Examples]:
+    """A model by its name in MODELS, or "convolutional", and ``n`` examples for it."""
+    if name == "convolutional":
+        return convolutional(), random_examples(n, 1, 4, 4)
+    return MODELS[name](), random_examples(n, 3)
+
+
+PROBLEMS = (*MODELS, "convolutional")
 
 
 class Matrix:

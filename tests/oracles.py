@@ -44,6 +44,12 @@ def dense_gauss_newton(model: nn.Module, examples: Examples) -> Tensor:
     return total / len(examples)
 
 
+def per_example_jacobians(model: nn.Module, examples: Examples) -> Tensor:
+    """(n, classes, p) of the logits, one backward pass an entry."""
+    outputs = [model.eval()(feature[None])[0] for feature in examples.features]
+    return torch.stack([torch.stack([_gradient(o, model) for o in output]) for output in outputs])
+
+
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from puma import cli
 from puma.data import Dataset, Examples
-from puma.errors import PumaError
+from puma.errors import DeletionError, PumaError
 from puma.workspace import Workspace
 from tests.registry.fixtures import _default_store, filled, template, workspace
 from tests.registry.projects import DATASET, DELETION, FEATURES, start_python
@@ -89,8 +89,9 @@ def test_compare_shows_the_current_versions_side_by_side(filled: Workspace) -> N
     assert ["1 original", "2 retrain", "3 puma"] in lines
     assert table["accuracy"] == ["0.750", "0.500", "0.700"]
     assert table["speedup_vs_retrain"] == ["-", "1.000", "6.000"]
-    assert table["attack_auc"] == ["-", "-", "-"]
     assert table["removed rows"] == ["0", "3", "3"]
+    assert table["made from"] == ["-", "1", "1"]
+    assert "attack_auc" not in table  # nobody has it
 
 
 def test_compare_before_registration_says_what_to_do(workspace: Workspace) -> None:
@@ -147,6 +148,15 @@ def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:
     assert "torch" not in output.splitlines()[-1]
 
 
+def test_the_module_runs_as_a_command(template: Workspace) -> None:
+    code = "import runpy, sys\nsys.argv = ['puma', 'versions', 'nobody']\n"
+    code += "runpy.run_module('puma.cli', run_name='__main__')"
+    process = start_python(code, template.root)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "unknown dataset 'nobody'" in errors
+
+
 def test_ui_serves_the_store_of_the_project(
     filled: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +171,38 @@ def test_ui_serves_the_store_of_the_project(
     assert arguments[1:4] == ["-m", "mlflow", "ui"]
     assert arguments[arguments.index("--port") + 1] == str(port)
     assert environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{filled.root}/mlflow.db"
+
+
+def test_ui_of_a_server_shows_no_password(
+    template: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@host:8000/")
+    result = puma(template.root, "ui")
+    assert result.stdout == "this registry has a server already: http://***@host:8000/#/models\n"
+
+
+def test_ui_takes_ipv6(filled: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
+    with socket.socket(socket.AF_INET6) as taken:
+        try:
+            taken.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        taken.listen()
+        port = taken.getsockname()[1]
+        busy = puma(filled.root, "ui", "--host", "::1", "--port", str(port))
+    assert f"[::1]:{port} cannot be served" in busy.stderr
+    result = puma(filled.root, "ui", "--host", "::1", "--port", str(port))
+    assert result.exit_code == 0
+    assert f"http://[::1]:{port}/#/models" in result.stdout
+    assert len(started) == 1
+
+
+def test_ui_refuses_a_host_that_is_not_there(filled: Workspace) -> None:
+    result = puma(filled.root, "ui", "--host", "nowhere.invalid")
+    assert result.exit_code == 2
+    assert "nowhere.invalid:5000 cannot be served" in result.stderr
 
 
 def test_ui_refuses_a_port_in_use(filled: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,14 +238,100 @@ def test_request_is_a_demonstration_without_a_file(prepared: Workspace) -> None:
     assert "person" not in result.stdout
 
 
+def test_the_demonstration_follows_the_marking(prepared: Workspace) -> None:
+    params = prepared.root / "params.yaml"
+    kept = [line for line in params.read_text().splitlines() if not line.startswith("marking")]
+    kept.append("marking: {name: ordered, fraction: 0.25}")
+    params.write_text("\n".join(kept))
+    result = puma(prepared.root, "request", DATASET)
+    assert result.exit_code == 0
+    assert "toy: demonstration (the first 0.25 of the rows): " in result.stdout
+
+
 def test_refused_request_writes_nothing(prepared: Workspace) -> None:
     prepared.request(DATASET).parent.mkdir()
     prepared.request(DATASET).write_text("subject_id\nperson-1\nstranger\n")
     result = puma(prepared.root, "request", DATASET)
     assert result.exit_code == 2
-    assert "1 of 2 subject ids are not in dataset 'toy': stranger" in result.stderr
+    assert "1 of 2 subject ids are not in dataset 'toy'; correct or drop them" in result.stderr
+    assert result.stderr.endswith(
+        "puma: to see which ids, run `puma request <dataset>` in a terminal\n"
+    )
+    assert "stranger" not in result.stderr
     assert result.stdout == ""
     assert not prepared.deletion_set(DATASET).exists()
+
+
+@pytest.mark.parametrize(("n", "more"), [(1, ""), (10, ""), (11, " and 1 more")])
+def test_unknown_ids_are_shown_in_a_terminal(
+    n: int, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"x{number:02d}" for number in range(n)]
+    result = refused(ids, monkeypatch)
+    shown = ", ".join(f"'{name}'" for name in ids[:10])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"puma: some are unknown\npuma: unknown: {shown}{more}\n"
+
+
+def test_unknown_ids_are_not_shown_in_a_notebook_s_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    result = refused(["x1"], monkeypatch)
+    assert "run `puma request <dataset>` in a terminal" in result.stderr
+    assert "x1" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["x\x1b[2J", "x\ny"])
+def test_unknown_ids_cannot_steer_the_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name not in refused([name], monkeypatch).stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["to-y.csv", "toy.csv.dvc", "Toy.csv", "toy", "toy.csv ", "to\udcffy.csv"]
+)
+def test_a_request_that_nothing_reads_is_refused(prepared: Workspace, name: str) -> None:
+    folder = prepared.request(DATASET).parent
+    folder.mkdir()
+    (folder / name).write_text("subject_id\nperson-1\n")
+    for _ in range(2):  # with a request of this dataset's own, too
+        result = puma(prepared.root, "request", DATASET)
+        assert result.exit_code == 2
+        assert f"{name!r} would go unread" in result.stderr
+        assert "rename it, or move it away" in result.stderr
+        assert "person" not in result.stderr
+        assert not prepared.deletion_set(DATASET).exists()
+        prepared.request(DATASET).write_text("subject_id\nperson-3\n")
+
+
+def test_a_request_that_links_to_nowhere_is_refused(prepared: Workspace) -> None:
+    path = prepared.request(DATASET)
+    path.parent.mkdir()
+    path.symlink_to("moved.csv")
+    result = puma(prepared.root, "request", DATASET)
+    assert result.exit_code == 2
+    assert "toy.csv: no such deletion request" in result.stderr
+    assert not prepared.deletion_set(DATASET).exists()
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_folder_of_requests_that_cannot_be_read_is_refused(
+    prepared: Workspace, link: bool
+) -> None:
+    folder = prepared.request(DATASET).parent
+    if link:
+        folder.symlink_to("nowhere")
+    else:
+        folder.write_text("")
+    result = puma(prepared.root, "request", DATASET)
+    assert result.exit_code == 2
+    assert "deletions: cannot be read" in result.stderr
+
+
+def test_what_belongs_among_the_requests_is_no_stray(prepared: Workspace) -> None:
+    folder = prepared.request(DATASET).parent
+    folder.mkdir()
+    for name in ("README.md", ".gitignore", ".toy.csv.swp", "german_credit.csv", "digits.csv"):
+        (folder / name).write_text("")
+    assert puma(prepared.root, "request", DATASET).exit_code == 0
 
 
 def test_class_removal_needs_the_setting(prepared: Workspace) -> None:
@@ -235,6 +363,17 @@ def prepared(workspace: Workspace) -> Workspace:
     test = Examples.of(torch.zeros(2, FEATURES), torch.tensor([0, 1]), ["tester-0", "tester-1"])
     Dataset(DATASET, train, test, ("bad", "good")).save(workspace.data(DATASET))
     return workspace
+
+
+def refused(ids: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a command says of these unknown ids, on a terminal."""
+
+    def refuse(_: object) -> None:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        raise DeletionError("some are unknown", unknown_ids=tuple(ids))
+
+    monkeypatch.setattr(cli, "_workspace", refuse)
+    return CliRunner().invoke(cli.app, ["request", DATASET])
 
 
 def written_ids(workspace: Workspace) -> list[str]:

@@ -24,8 +24,10 @@ ROOT = Path(__file__).parents[1]
 DATASET = "breast_cancer"  # its subjects are real identifiers
 TINY = {
     "datasets": [DATASET],
-    "methods": ["puma"],
-    "versions": ["original", "puma"],
+    "originals": ["original", "sisa_original"],
+    "methods": ["sisa", "puma"],
+    "versions": ["original", "sisa_original", "sisa", "puma"],
+    "sisa": {"shards": 2, "slices": 2},
     "model": {"name": "mlp", "hidden": [8]},
     "training": {"epochs": 8, "batch_size": 64, "learning_rate": 0.01, "weight_decay": 0.0},
     "shadow": {
@@ -82,8 +84,10 @@ def registered(project) -> list[dict]:
 
 def test_every_method_is_a_version_with_its_lineage(project, registered):
     by_method = {row["method"]: row for row in registered}
-    assert set(by_method) == {"original", "puma"}
+    assert list(by_method) == TINY["versions"]
     original, puma = by_method["original"], by_method["puma"]
+    assert by_method["sisa"]["parent_version"] == by_method["sisa_original"]["version"]
+    assert by_method["sisa"]["deletion_digest"] == puma["deletion_digest"]
     assert original["aliases"] == ["champion"]
     assert puma["aliases"] == ["challenger"]
 
@@ -183,9 +187,9 @@ def test_a_request_of_ones_own_becomes_a_new_version(project, registered):
     asked = dataset.train.subject_ids[:5].tolist()
     request = project.request(DATASET)
     request.write_text("\n".join(["subject_id", *asked, asked[0]]) + "\n")
-    run(project, "dvc", "repro")
+    run(project, "dvc", "repro", "register")
     after = versions(project)
-    assert len(after) == len(registered) + 1
+    assert len(after) == len(registered) + len(TINY["methods"])
     newest = after[-1]
     expected = DeletionSet.of(asked, dataset)
     assert newest["n_removed"] == len(expected.rows)

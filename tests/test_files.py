@@ -29,6 +29,18 @@ def test_mode_is_that_of_the_finished_file(tmp_path: Path, mode: int) -> None:
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_the_umask_is_respected(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_bytes(tmp_path / "new", b"")
+        write_text(tmp_path / "private", "", mode=0o600)
+    finally:
+        assert os.umask(before) == umask
+    assert (tmp_path / "new").stat().st_mode & 0o777 == mode
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_failure_in_the_middle_leaves_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

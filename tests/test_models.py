@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 
 from puma.data import Dataset, Examples
 from puma.errors import ModelError
-from puma.models import build_model, load_weights, mlp, save_weights, weights_digest
+from puma.models import build_model, load_weights, mlp, new_model, save_weights, weights_digest
 from puma.settings import ModelSettings
 
 SMALL = ModelSettings(hidden=(5, 4))
@@ -53,6 +56,24 @@ def test_without_hidden_layers_the_network_is_linear() -> None:
     assert layer.weight.shape == (3, 6)
 
 
+def test_linear_is_one_layer_whatever_the_hidden_sizes_are(dataset: Dataset) -> None:
+    model = build_model(ModelSettings(name="linear"), dataset, seed=0)
+    shapes = [tuple(parameter.shape) for parameter in model.parameters()]
+    assert shapes == [(3, 6), (3,)]
+    weight, bias = model.parameters()
+    features = dataset.train.features
+    torch.testing.assert_close(model(features), features @ weight.T + bias)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_pictures_are_flattened(name: str) -> None:
+    settings = ModelSettings(name=name, hidden=(5,))
+    pictures = torch.randn(4, 2, 3, 5, generator=torch.Generator().manual_seed(0))
+    flat = new_model(settings, (30,), 3, seed=1)
+    expected = flat(pictures.reshape(4, 30))
+    torch.testing.assert_close(new_model(settings, (2, 3, 5), 3, seed=1)(pictures), expected)
+
+
 def test_the_seed_decides_the_weights(dataset: Dataset) -> None:
     first, again, other = (build_model(SMALL, dataset, seed=seed) for seed in (3, 3, 4))
     assert same(first, again)
@@ -70,8 +91,101 @@ def test_the_global_random_state_is_left_alone(dataset: Dataset) -> None:
 
 
 def test_an_unknown_model_names_its_choices(dataset: Dataset) -> None:
-    with pytest.raises(ModelError, match="unknown model 'resnet'; choose one of mlp"):
+    with pytest.raises(
+        ModelError, match="unknown model 'resnet'; choose one of densenet, linear, mlp, or name"
+    ):
         build_model(ModelSettings(name="resnet"), dataset, seed=0)
+
+
+def own_models(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str) -> None:
+    (folder / "shop").mkdir()
+    (folder / "shop" / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_model_of_the_user_s_own_is_called_with_shape_and_classes(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        from torch import nn
+
+        class Wide(nn.Linear):
+            def __init__(self, shape, classes):
+                assert type(shape) is tuple
+                super().__init__(shape[0], classes, bias=False)
+
+        def make(shape, classes):
+            return nn.Sequential(Wide(shape, 7), nn.Linear(7, classes))
+    """
+    own_models(tmp_path, monkeypatch, "nets", textwrap.dedent(code))
+    model = build_model(ModelSettings(name="shop.nets:Wide"), dataset, seed=2)
+    assert type(model).__name__ == "Wide"
+    assert model(dataset.train.features).shape == (9, 3)
+    assert same(model, build_model(ModelSettings(name="shop.nets:Wide"), dataset, seed=2))
+    assert not same(model, build_model(ModelSettings(name="shop.nets:Wide"), dataset, seed=3))
+    made = build_model(ModelSettings(name="shop.nets:make"), dataset, seed=2)
+    assert [tuple(p.shape) for p in made.parameters()] == [(7, 6), (3, 7), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("shop.absent:Net", "ModuleNotFoundError: No module named 'shop.absent'"),
+        ("nowhere_at_all:Net", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("shop.broken:Net", "ZeroDivisionError: division by zero"),
+        ("shop.odd:Absent", "AttributeError: module 'shop.odd' has no attribute 'Absent'"),
+        ("shop.odd:", "AttributeError"),
+        (":Net", "ValueError: Empty module name"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    own_models(tmp_path, monkeypatch, "odd", "")
+    (tmp_path / "shop" / "broken.py").write_text("1 / 0")
+    with pytest.raises(
+        ModelError, match=rf"model '{name}' cannot be imported \({problem}"
+    ) as caught:
+        build_model(ModelSettings(name=name), dataset, seed=0)
+    assert 'write "package.module:Class"' in str(caught.value)
+    assert "PYTHONPATH" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("number", "is of type int; name a class or a function"),
+        ("text", "returned str for shape \\(6,\\) and 3 classes; it must return a torch"),
+        ("lazy", "returned type for shape"),
+    ],
+)
+def test_what_makes_no_module_is_refused(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    code = """
+        from torch import nn
+        number = 3
+        def text(shape, classes): return "a network"
+        def lazy(shape, classes): return nn.Linear
+    """
+    own_models(tmp_path, monkeypatch, "wrong", textwrap.dedent(code))
+    with pytest.raises(ModelError, match=rf"model 'shop\.wrong:{name}' {problem}"):
+        build_model(ModelSettings(name=f"shop.wrong:{name}"), dataset, seed=0)
+
+
+def test_errors_of_the_user_s_own_code_keep_their_traceback(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_models(tmp_path, monkeypatch, "fails", "def make(shape, classes): return 1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        build_model(ModelSettings(name="shop.fails:make"), dataset, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _forget_own_models() -> Iterator[None]:
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "shop"]:
+        del sys.modules[name]
 
 
 def with_buffers(seed: int) -> nn.Module:

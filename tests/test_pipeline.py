@@ -29,6 +29,7 @@ from puma.workspace import Workspace
 
 PARAMS = """\
 seed: 5
+originals: [original]
 methods: [retrain]
 versions: [original, retrain]
 model: {hidden: [4]}
@@ -98,7 +99,7 @@ def test_the_original_s_receipt_describes_it(project: Project) -> None:
         data_digest=project.dataset.digest,
         weights_digest=weights_digest(trained.predictor),
         predictions_digest=digest,
-        weights="artifacts/toy/original.pt",
+        weights="artifacts/toy/originals/original/weights.pt",
         model=ModelSettings(hidden=(4,)),
         shape=(3,),
         classes=("good", "bad"),
@@ -131,13 +132,13 @@ def test_exchanged_weights_are_refused(project: Project) -> None:
     with torch.no_grad():
         next(project.trained.predictor.parameters()).view(-1)[0] += 1e-3
     save_weights(project.trained.predictor, path)
-    message = r"original\.pt is not what its receipt describes; run `dvc repro`"
+    message = r"original/weights\.pt is not what its receipt describes; run `dvc repro`"
     with pytest.raises(ModelError, match=message):
         load_trained(project.workspace, "toy")
     with pytest.raises(ModelError, match=message):
         load_model(project.workspace, "toy", "original")
     path.unlink()
-    with pytest.raises(ModelError, match=r"original\.pt: no such weights"):
+    with pytest.raises(ModelError, match=r"original/weights\.pt: no such weights"):
         load_model(project.workspace, "toy", "original")
 
 
@@ -165,7 +166,8 @@ def test_a_removal_s_receipt_leads_to_its_parent_and_its_set(project: Project) -
     receipt = record_removal(project.workspace, removal)
 
     key = bytes.fromhex((project.workspace.root / ".puma" / "deletion.key").read_text())
-    message = b"toy\nzz-person-a\nzz-person-c\nzz-train-9"
+    parts = (b"toy", b"zz-person-a", b"zz-person-c", b"zz-train-9")
+    message = b"".join(bytes(7) + bytes([len(part)]) + part for part in parts)
     accuracy, digest = accuracy_by_hand(removal.predictor, project.dataset.test)
     assert removal.history is not None
     assert receipt == Receipt(
@@ -236,8 +238,8 @@ def test_neither_receipts_nor_weights_name_anybody(project: Project) -> None:
     root = project.workspace.root
     written = {path.relative_to(root).as_posix(): path for path in root.rglob("*.json")}
     assert set(written) == {"lineage/toy/original.json", "lineage/toy/retrain.json"}
-    others = [*root.rglob("*.pt"), *root.rglob("*.key")]
-    assert len(others) == 3
+    others = [*root.rglob("*.pt"), *root.rglob("*.key"), *root.rglob("fingerprint")]
+    assert len(others) == 4
     for path in (*written.values(), *others):
         assert b"zz-" not in path.read_bytes()
     texts = json.dumps([json.loads(path.read_text()) for path in written.values()])

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from puma.errors import DataError
 from puma.files import write_json
-from puma.receipts import Receipt, read_receipts
-from puma.settings import ModelSettings
+from puma.receipts import AuditRecord, Receipt, read_receipts
+from puma.settings import ModelSettings, is_original, original_of
 from puma.workspace import Workspace
 
 COMPLETE: dict[str, Any] = {
@@ -120,6 +120,11 @@ def test_other_files_are_no_receipt(tmp_path: Path, content: bytes, problems: in
         Receipt.read(tmp_path / "puma.json")
 
 
+def test_a_receipt_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\); remove it and run"):
+        Receipt.read(tmp_path)
+
+
 def test_a_field_that_no_receipt_has_is_refused() -> None:
     with pytest.raises(ValidationError, match="subject_ids"):
         receipt(subject_ids=["ann"])
@@ -130,13 +135,24 @@ def test_a_field_that_no_receipt_has_is_refused() -> None:
 
 def publish(root: Path, *receipts: Receipt) -> Workspace:
     workspace = Workspace(root)
-    methods = [each.method for each in receipts if each.method != "original"]
-    versions = ["original", *methods]
-    write_json(root / "params.yaml", {"methods": methods, "versions": versions})
+    versions = [each.method for each in receipts]
+    methods = [name for name in versions if not is_original(name)]
+    originals = [name for name in versions if is_original(name)]
+    lists = {"originals": originals, "methods": methods, "versions": versions}
+    write_json(root / "params.yaml", lists)
+    parents = {each.method: each.fingerprint for each in receipts if is_original(each.method)}
     for each in receipts:
-        each.write(workspace.receipt("toy", each.method))
-        write_json(workspace.metrics("toy", each.method), {"attack_rate": 0.25})
+        parent = each.parent if is_original(each.method) else parents[original_of(each.method)]
+        each.model_copy(update={"parent": parent}).write(workspace.receipt("toy", each.method))
+        audit(workspace, each)
     return workspace
+
+
+def audit(workspace: Workspace, audited: Receipt, **changed: str) -> None:
+    found = {"weights_digest": audited.weights_digest, "deletion_digest": "h1", **changed}
+    AuditRecord(**found, metrics={"attack_rate": 0.25}).write(
+        workspace.audit("toy", audited.method)
+    )
 
 
 def version(method: str, seconds: float, deletion_digest: str | None) -> Receipt:
@@ -164,29 +180,74 @@ def test_removals_gain_the_audit_and_the_time_that_retraining_took(tmp_path: Pat
     ]
 
 
+def test_a_removal_from_another_original_is_compared_with_retraining_too(tmp_path: Path) -> None:
+    workspace = publish(
+        tmp_path,
+        ORIGINAL,
+        version("sisa_original", 8.0, None),
+        version("retrain", 6.0, "h1"),
+        version("sisa", 2.0, "h1"),
+    )
+    found = read_receipts(workspace, "toy")
+    assert [each.method for each in found] == ["original", "sisa_original", "retrain", "sisa"]
+    speedups = [each.metrics.get("speedup_vs_retrain") for each in found]
+    assert speedups == [None, None, 1.0, 3.0]
+
+
 @pytest.mark.parametrize(
     "others",
-    [(version("retrain", 6.0, "h2"),), (version("sisa", 6.0, "h1"),), ()],
-    ids=["another deletion set", "another method", "alone"],
+    [(version("amnesiac", 6.0, "h1"),), ()],
+    ids=["another method", "alone"],
 )
-def test_speedup_needs_retraining_for_the_same_deletion(
-    tmp_path: Path, others: tuple[Receipt, ...]
-) -> None:
-    workspace = publish(tmp_path, ORIGINAL, version("puma", 0.5, "h1"), *others)
-    puma = read_receipts(workspace, "toy")[1]
+def test_speedup_needs_retraining(tmp_path: Path, others: tuple[Receipt, ...]) -> None:
+    originals = [version(original_of(each.method), 9.0, None) for each in others]
+    originals = [each for each in originals if each.method != "original"]
+    workspace = publish(tmp_path, ORIGINAL, *originals, version("puma", 0.5, "h1"), *others)
+    puma = read_receipts(workspace, "toy")[1 + len(originals)]
     assert puma.method == "puma"
     assert set(puma.metrics) == {"accuracy", "runtime_seconds", "attack_rate"}
 
 
 def test_receipts_without_their_audit_are_incomplete(tmp_path: Path) -> None:
     workspace = publish(tmp_path, ORIGINAL, version("puma", 0.5, "h1"))
-    path = workspace.metrics("toy", "puma")
+    path = workspace.audit("toy", "puma")
     path.write_text('{"attack_rate": "low"}')
-    with pytest.raises(DataError, match=r"puma\.json: not metrics \(1 problems\)"):
+    with pytest.raises(DataError, match=r"puma\.audit\.json: not an audit \(4 problems\)"):
         read_receipts(workspace, "toy")
     path.unlink()
-    with pytest.raises(DataError, match=r"metrics/toy/puma\.json: no such metrics; run `dvc"):
+    with pytest.raises(DataError, match=r"lineage/toy/puma\.audit\.json: no such audit; run `dvc"):
         read_receipts(workspace, "toy")
     workspace.receipt("toy", "puma").unlink()
     with pytest.raises(DataError, match=r"lineage/toy/puma\.json: no such receipt"):
         read_receipts(workspace, "toy")
+
+
+def refusal(workspace: Workspace) -> str:
+    with pytest.raises(DataError, match="run `dvc repro` to bring the stages in step") as caught:
+        read_receipts(workspace, "toy")
+    return str(caught.value)
+
+
+def test_stages_run_out_of_step_are_refused(tmp_path: Path) -> None:
+    puma = version("puma", 0.5, "h1")
+    workspace = publish(tmp_path, ORIGINAL, version("retrain", 6.0, "h1"), puma)
+    read_receipts(workspace, "toy")
+
+    audit(workspace, puma, weights_digest="0" * 64)
+    assert "the audit of puma attacked other weights" in refusal(workspace)
+    audit(workspace, puma, deletion_digest="h2")
+    assert "the audit of puma was made for another request" in refusal(workspace)
+    audit(workspace, puma)
+    audit(workspace, ORIGINAL, deletion_digest="h2")
+    assert "the audit of original was made for another request" in refusal(workspace)
+    audit(workspace, ORIGINAL)
+    read_receipts(workspace, "toy")
+
+    path = workspace.receipt("toy", "puma")
+    current = Receipt.read(path)
+    current.model_copy(update={"deletion_digest": "h2"}).write(path)
+    assert "the removals answer different requests" in refusal(workspace)
+    current.model_copy(update={"parent": "f" * 64}).write(path)
+    assert "puma was made from an earlier original" in refusal(workspace)
+    current.model_copy(update={"data_digest": "f" * 64}).write(path)
+    assert "puma was made from other data" in refusal(workspace)

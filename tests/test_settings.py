@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 import puma
 from puma.errors import SettingsError
-from puma.settings import Settings, load_settings
+from puma.settings import Settings, is_original, load_settings, original_of
 
 REPOSITORY = Path(puma.__file__).parents[1]
 
@@ -63,9 +63,19 @@ def test_unknown_keys_are_refused_by_name(tmp_path: Path, key: str) -> None:
 
 COUNTS = [
     "marking.clusters",
+    "model.growth",
+    "model.bottleneck",
     "training.epochs",
     "training.batch_size",
     "puma.max_iterations",
+    "puma.rows",
+    "puma.steps",
+    "puma_paper.batch_size",
+    "puma_paper.steps",
+    "puma_paper.up_sample",
+    "sisa.shards",
+    "sisa.slices",
+    "amnesiac.max_bytes",
     "shadow.models",
     "shadow.epochs",
     "shadow.attack_epochs",
@@ -77,10 +87,23 @@ POSITIVE = [
     "puma.max_dose",
     "puma.max_weight",
     "puma.tolerance",
+    "puma.level_tolerance",
+    "puma_paper.eta",
+    "puma_paper.damping",
+    "puma_paper.max_weight",
 ]
-NOT_NEGATIVE = ["training.weight_decay", "puma.l1", "puma.l2"]
-FRACTIONS = {"data.test_fraction": (0, 1), "shadow.fraction": (0, 0.5)}
-NUMBERS = ["seed", *COUNTS, *POSITIVE, *NOT_NEGATIVE, *FRACTIONS]
+NOT_NEGATIVE = ["training.weight_decay", "puma.l1", "puma.l2", "puma_paper.l1", "puma_paper.l2"]
+FRACTIONS = {
+    "data.test_fraction": (0, 1),
+    "marking.fraction": (0, 1),
+    "puma.dose_precision": (0, 1),
+    "puma.reference_epochs": (0, 1.01),
+    "puma.reference_fraction": (0, 1.01),
+    "puma_paper.tolerance": (0, 1),
+    "shadow.fraction": (0, 0.5),
+}
+FROM_ZERO = ["amnesiac.repair_epochs", "puma.reference_models"]
+NUMBERS = ["seed", *COUNTS, *FROM_ZERO, *POSITIVE, *NOT_NEGATIVE, *FRACTIONS]
 
 
 def leaves(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -102,6 +125,7 @@ def test_the_cases_below_cover_every_number() -> None:
     [
         *((key, value) for key in NUMBERS for value in ("many", None, [1], True, float("nan"))),
         *((key, value) for key in COUNTS for value in (0, -1, 1.5)),
+        *((key, value) for key in FROM_ZERO for value in (-1, 1.5)),
         *((key, value) for key in POSITIVE for value in (0, -1e-9, float("inf"))),
         *((key, value) for key in NOT_NEGATIVE for value in (-1e-9, float("inf"))),
         *((key, bound) for key, bounds in FRACTIONS.items() for bound in bounds),
@@ -109,7 +133,20 @@ def test_the_cases_below_cover_every_number() -> None:
         *((key, value) for key in ("datasets", "methods", "model.hidden") for value in (3, None)),
         ("deletion.allow_class_removal", "perhaps"),
         ("model.name", 3),
+        ("model.blocks", []),
+        ("marking.name", "loudest"),
+        ("data.folder", ""),
+        ("data.folder", 3),
+        ("data.download", "perhaps"),
         ("retrain.schedule", "equal_seconds"),
+        ("puma.reweighting", "sometimes"),
+        ("puma.criterion_sample", 0),
+        ("puma_paper.curvature", "flat"),
+        ("sisa.assignment", "sorted"),
+        ("sisa.vote", "median"),
+        ("amnesiac.precision", "float8"),
+        ("model.members", 0),
+        ("model.vote", "median"),
         ("training", 3),
     ],
 )
@@ -120,7 +157,7 @@ def test_wrong_values_are_refused_by_key_and_value(tmp_path: Path, key: str, val
     assert f"(got {value!r})" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["model.hidden", "shadow.attack_hidden"])
+@pytest.mark.parametrize("key", ["model.hidden", "model.blocks", "shadow.attack_hidden"])
 def test_a_wrong_layer_is_named_by_its_position(tmp_path: Path, key: str) -> None:
     with pytest.raises(SettingsError, match=rf"params\.yaml: {key}\.1: .*\(got 0\)"):
         load(tmp_path, nested(key, [64, 0]))
@@ -145,19 +182,82 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
         {"methods": ["puma"]},
     ],
 )
-def test_versions_must_be_the_original_and_the_methods(
+def test_versions_must_be_the_originals_and_the_methods(
     tmp_path: Path, stated: dict[str, Any]
 ) -> None:
-    expected = ["original", *stated.get("methods", ["retrain", "puma"])]
+    methods = stated.get("methods", ["retrain", "puma"])
     with pytest.raises(SettingsError) as caught:
-        load(tmp_path, stated)
-    assert f"versions must be {expected}: the original, then the methods" in str(caught.value)
+        load(tmp_path, {"originals": ["original"], "methods": methods, **stated})
+    expected = ["original", *methods]
+    assert f"versions must be {expected}: the originals, then the methods" in str(caught.value)
     assert "got" not in str(caught.value)
 
 
-def test_versions_that_follow_the_methods_are_accepted(tmp_path: Path) -> None:
-    settings = load(tmp_path, {"methods": ["puma"], "versions": ["original", "puma"]})
-    assert settings.versions == ("original", "puma")
+@pytest.mark.parametrize(
+    ("methods", "originals"),
+    [
+        (["puma"], ["original"]),
+        (["sisa", "puma"], ["original", "sisa_original"]),
+        (["amnesiac"], ["original", "amnesiac_original"]),
+        (["amnesiac", "sisa"], ["original", "sisa_original", "amnesiac_original"]),
+    ],
+)
+def test_versions_that_follow_the_methods_are_accepted(
+    tmp_path: Path, methods: list[str], originals: list[str]
+) -> None:
+    lists = {"originals": originals, "methods": methods, "versions": [*originals, *methods]}
+    settings = load(tmp_path, lists)
+    assert settings.versions == (*originals, *methods)
+    assert all(is_original(name) for name in originals)
+    assert not any(is_original(name) for name in methods)
+    assert {original_of(name) for name in methods} <= set(originals)
+
+
+@pytest.mark.parametrize(
+    "originals",
+    [
+        ["original"],
+        ["sisa_original", "original"],
+        ["original", "sisa_original", "sisa_original"],
+        ["original", "sisa_original", "amnesiac_original"],
+        ["sisa_original"],
+        [],
+    ],
+)
+def test_originals_must_be_what_the_methods_remove_from(
+    tmp_path: Path, originals: list[str]
+) -> None:
+    lists = {"originals": originals, "methods": ["sisa"], "versions": [*originals, "sisa"]}
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, lists)
+    message = str(caught.value)
+    assert "originals must be 'original' first" in message
+    assert f"['original', 'sisa_original'] (got {originals})" in message
+
+
+@pytest.mark.parametrize("key", ["datasets", "methods"])
+def test_lists_name_each_once(tmp_path: Path, key: str) -> None:
+    content = {"originals": ["original"], "methods": ["puma"], "versions": ["original", "puma"]}
+    content[key] = ["puma", "retrain", "puma"]
+    content["versions"] = ["original", *content["methods"]]
+    with pytest.raises(SettingsError, match=f"{key} names puma twice; keep one of each"):
+        load(tmp_path, content)
+
+
+@pytest.mark.parametrize("name", ["original", "sisa_original"])
+def test_an_original_is_no_method(tmp_path: Path, name: str) -> None:
+    content = {
+        "originals": ["original"],
+        "methods": ["puma", name],
+        "versions": ["original", "puma", name],
+    }
+    with pytest.raises(SettingsError, match=f"methods names {name}, which removes nobody; list"):
+        load(tmp_path, content)
+
+
+def test_the_pipeline_s_model_is_a_single_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"model\.members is 3, .*; leave it null and set sisa"):
+        load(tmp_path, {"model": {"members": 3}})
 
 
 @pytest.mark.parametrize(

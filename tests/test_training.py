@@ -80,7 +80,7 @@ def test_every_step_is_adam_on_mean_cross_entropy(weight_decay: float, seed: int
         rows(),
         settings,
         seed=seed,
-        on_step=lambda model, _: trace.append(weights(model)),
+        on_step=lambda model, *_: trace.append(weights(model)),
         progress=False,
     )
     expected, losses = adam_by_hand(settings, seed, steps=9)
@@ -118,15 +118,66 @@ def test_an_epoch_sees_every_row_once(n: int, steps: int) -> None:
         assert sorted(found.tolist()) == sorted(data.features.tolist())
 
 
+def normalised() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(7, [3, 4]), (4, [4]), (10, [3, 3, 4]), (6, [3, 3]), (8, [3, 3, 2])]
+)
+def test_with_batchnorm_a_lone_last_row_joins_the_batch_before(n: int, sizes: list[int]) -> None:
+    batches: list[Tensor] = []
+    history = train(
+        normalised(),
+        rows(n),
+        SETTINGS,
+        seed=4,
+        on_step=lambda _, __, batch: batches.append(batch),
+        progress=False,
+    )
+    assert [len(batch) for batch in batches] == 3 * sizes
+    assert history.steps == 3 * len(sizes)
+    # Only the border moved: the rows come in the order that any other model gets them in.
+    generator = torch.Generator().manual_seed(4)
+    orders = [torch.randperm(n, generator=generator) for _ in range(3)]
+    assert torch.equal(torch.cat(batches), torch.cat(orders))
+
+
+def test_with_batchnorm_steps_are_still_exact() -> None:
+    runs = []
+    for _ in range(2):
+        model = normalised()
+        assert train(model, rows(), SETTINGS, seed=0, steps=5, progress=False).steps == 5
+        runs.append(weights(model))
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize(("n", "batch_size"), [(1, 3), (4, 1), (1, 1)])
+def test_with_batchnorm_rows_one_by_one_are_refused(n: int, batch_size: int) -> None:
+    settings = SETTINGS.model_copy(update={"batch_size": batch_size})
+    with pytest.raises(
+        DataError,
+        match=rf"BatchNorm cannot learn from one row at a time \(n = {n}, "
+        rf"training\.batch_size {batch_size}\); give it more rows and larger batches",
+    ):
+        train(normalised(), rows(n), settings, seed=0, progress=False)
+    train(fresh(), rows(n), settings, seed=0, steps=1, progress=False)  # without it, they are not
+
+
 def test_on_step_runs_once_after_each_step_in_training_mode() -> None:
     model, calls = fresh(), []
+    batches: list[Tensor] = []
     model.eval()
 
-    def record(given: nn.Module, step: int) -> None:
+    def record(given: nn.Module, step: int, batch: Tensor) -> None:
         calls.append((given is model, given.training, step))
+        batches.append(batch)
 
     train(model, rows(), SETTINGS, seed=0, on_step=record, progress=False)
     assert calls == [(True, True, step) for step in range(1, 10)]
+    assert [sorted(torch.cat(batches[e : e + 3]).tolist()) for e in (0, 3, 6)] == [[*range(N)]] * 3
     assert not any(module.training for module in model.modules())
 
 
@@ -189,7 +240,7 @@ def test_divergence_is_refused_with_the_epoch_and_the_remedy() -> None:
             rows(),
             settings,
             seed=0,
-            on_step=lambda _, step: calls.append(step),
+            on_step=lambda _, step, __: calls.append(step),
             progress=False,
         )
     assert calls == [1, 2]
@@ -222,3 +273,70 @@ def test_progress_is_shown_when_asked(progress: bool, capsys: pytest.CaptureFixt
     assert ("9/9" in shown) is progress
     assert isinstance(history, History)
     assert math.isfinite(history.loss[-1])
+
+
+def with_dropout() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+
+
+def test_what_dropout_draws_comes_from_the_seed_alone() -> None:
+    runs = []
+    for state, seed in ((1, 0), (2, 0), (2, 1)):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        model = with_dropout()
+        # One batch of all rows: its order is all that the seed decides but dropout.
+        settings = TrainingSettings(epochs=3, learning_rate=0.05, batch_size=N)
+        train(model, rows(), settings, seed=seed, progress=False)
+        runs.append(weights(model))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.allclose(runs[0], runs[2])
+
+
+def test_a_caller_without_gradients_trains_all_the_same() -> None:
+    expected, model = fresh(), fresh()
+    train(expected, rows(), SETTINGS, seed=0, progress=False)
+    with torch.no_grad():
+        train(model, rows(), SETTINGS, seed=0, progress=False)
+        assert not torch.is_grad_enabled()
+    assert torch.equal(weights(model), weights(expected))
+
+
+def test_inference_mode_is_refused() -> None:
+    model = fresh()
+    with torch.inference_mode():
+        with pytest.raises(ModelError, match=r"inference_mode\(\).*make and train it outside"):
+            train(model, rows(), SETTINGS, seed=0, progress=False)
+        made_there = fresh()
+    with pytest.raises(ModelError, match="nor one that was made there"):
+        train(made_there, rows(), SETTINGS, seed=0, progress=False)
+
+
+def test_features_of_another_dtype_are_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"features are torch\.float64 but the model is torch\.float32; convert"
+    ):
+        train(fresh().float(), rows(), SETTINGS, seed=0, progress=False)
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    for model in (fresh().requires_grad_(False), nn.Flatten()):
+        with pytest.raises(ModelError, match=r"no parameter with requires_grad=True; unfreeze"):
+            train(model, rows(), SETTINGS, seed=0, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("last", "got"),
+    [
+        (nn.Linear(4, 2), r"\(3, 2\)"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (3, 1))), r"\(3, 3, 1\)"),
+        (nn.LSTM(4, 3), "tuple"),
+    ],
+    ids=["too few", "shape", "tuple"],
+)
+def test_answers_that_are_no_logits_of_every_class_are_refused(last: nn.Module, got: str) -> None:
+    with pytest.raises(ModelError, match=rf"for classes 0 to 2, got {got}; give its last layer"):
+        train(last.double(), rows(), SETTINGS, seed=0, progress=False)

@@ -64,6 +64,15 @@ def test_every_path_lies_where_the_pipeline_declares_it(project: Path) -> None:
         workspace.data("wine"): "artifacts/wine/dataset.npz",
         workspace.deletion_set("wine"): "artifacts/wine/deletion_set.csv",
         workspace.weights("wine", "puma"): "artifacts/wine/puma.pt",
+        workspace.weights("wine", "original"): "artifacts/wine/originals/original/weights.pt",
+        workspace.weights("wine", "sisa"): "artifacts/wine/sisa.pt",
+        workspace.weights("wine", "sisa_original"): (
+            "artifacts/wine/originals/sisa_original/weights.pt"
+        ),
+        workspace.records("wine", "sisa_original"): (
+            "artifacts/wine/originals/sisa_original/records"
+        ),
+        workspace.identity("wine", "original"): "artifacts/wine/originals/original/fingerprint",
         workspace.attack("wine"): "artifacts/wine/attack.pt",
         workspace.receipt("wine", "puma"): "lineage/wine/puma.json",
         workspace.metrics("wine", "puma"): "metrics/wine/puma.json",
@@ -72,3 +81,22 @@ def test_every_path_lies_where_the_pipeline_declares_it(project: Path) -> None:
     }
     for path, expected in paths.items():
         assert path == project / expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [("", None), ("folder: sets/raw", "sets/raw"), ("folder: /mnt/sets", "/mnt/sets")],
+)
+def test_a_data_folder_is_seen_from_the_root(
+    project: Path, monkeypatch: pytest.MonkeyPatch, stated: str, expected: str | None
+) -> None:
+    (project / "params.yaml").write_text(f"data: {{{stated}}}")
+    monkeypatch.chdir(project / "notebooks")
+    found = Workspace.find().source_folder
+    assert found == (None if expected is None else project / expected)
+
+
+def test_a_data_folder_may_start_at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    (project / "params.yaml").write_text("data: {folder: ~/sets}")
+    assert Workspace.find(project).source_folder == Path("/home/ann/sets")

@@ -149,14 +149,12 @@ def _train_shadow(
     show: bool,
 ) -> tuple[nn.Module, Tensor]:
     """A shadow, and (n,) the training rows in random order, its ``size`` members first."""
-    rows_seed, model_seed, batch_seed, noise_seed = _seeds(seed, 4)
+    rows_seed, model_seed, batch_seed = _seeds(seed, 3)
     generator = torch.Generator().manual_seed(rows_seed)
     rows = torch.randperm(len(dataset.train), generator=generator)
     shadow = build_model(model_settings, dataset, seed=model_seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(noise_seed)  # for a model that draws in training, as dropout does
-        members = dataset.train.subset(rows[:size])
-        train(shadow, members, schedule, seed=batch_seed, label=label, progress=show)
+    members = dataset.train.subset(rows[:size])
+    train(shadow, members, schedule, seed=batch_seed, label=label, progress=show)
     return shadow, rows
 
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from puma.errors import DataError
-from puma.files import sha256, write_bytes
+from puma.files import PRIVATE, sha256, write_bytes
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Examples:
     """n labelled rows and who owns each.
 
-    features: (n, ...) floating point. labels: (n,) int64 class numbers.
+    features: (n, ...) float32 or float64, cut off from any graph. labels: (n,) int64 classes.
     subject_ids: (n,) strings; one subject may own several rows.
     """
 
@@ -36,8 +36,11 @@ class Examples:
                 f"features, labels and subject ids must have one length, got {sizes}; "
                 "pass one row, one label and one id per example"
             )
-        if not self.features.is_floating_point():
-            raise DataError(f"features must be floating point, got {self.features.dtype}")
+        if self.features.dtype not in (torch.float32, torch.float64):
+            raise DataError(
+                "features must be 32- or 64-bit floating point, "
+                f"got {self.features.dtype}; convert them with .float()"
+            )
         if not torch.isfinite(self.features).all():
             raise DataError("features hold NaN or infinity; impute them before building Examples")
         if self.labels.ndim != 1 or self.labels.dtype not in (torch.int64, torch.int32):
@@ -47,6 +50,7 @@ class Examples:
             )
         if len(self.labels) and int(self.labels.min()) < 0:
             raise DataError(f"labels must be >= 0, got {int(self.labels.min())}")
+        object.__setattr__(self, "features", self.features.detach())
         object.__setattr__(self, "labels", self.labels.to(torch.int64))
         object.__setattr__(self, "subject_ids", np.asarray(self.subject_ids, dtype=np.str_))
 
@@ -93,6 +97,7 @@ _NOT_AN_ARCHIVE = (
     EOFError,
     KeyError,
     OSError,
+    RuntimeError,  # a zip that claims encryption, or a compression that nobody knows
     TypeError,
     ValueError,
     zipfile.BadZipFile,
@@ -144,10 +149,10 @@ class Dataset:
         return arrays
 
     def save(self, path: Path) -> None:
-        """Write the dataset as one compressed .npz, whole or not at all."""
+        """Write the dataset as one compressed .npz, whole or not at all, for the owner alone."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, name=np.asarray(self.name), **self._arrays())  # type: ignore[arg-type]
-        write_bytes(path, buffer.getvalue())
+        write_bytes(path, buffer.getvalue(), mode=PRIVATE)
 
     @classmethod
     def load(cls, path: Path) -> Dataset:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from puma.data.base import Dataset, Examples
+from puma.data.splitting import split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,14 +45,11 @@ def split_and_scale(
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
-    from sklearn.model_selection import train_test_split
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     classes, labels = np.unique(table[label].to_numpy(dtype=np.str_), return_inverse=True)
-    train_rows, test_rows = train_test_split(
-        np.arange(len(table)), test_size=test_fraction, stratify=labels, random_state=seed
-    )
+    train_rows, test_rows = split_rows(name, labels, seed=seed, test_fraction=test_fraction)
     transform = ColumnTransformer(
         [
             (

@@ -1,36 +1,57 @@
 """Influence: curvature, solvers, scores (psi, Eq. 9) and weights (lambda, Eq. 10)."""
 
 from puma.influence.criteria import Criterion, MeanLoss
+from puma.influence.curvature import CURVATURES, Curvature, sampled
+from puma.influence.damping import Damping, damped, mean_eigenvalue, top_eigenvalue
 from puma.influence.derivatives import directional_derivatives, weighted_gradient
 from puma.influence.flat import FlatModel
-from puma.influence.operators import GaussNewton, LinearOperator, Shifted
+from puma.influence.operators import GaussNewton, Hessian, LinearOperator, OverExamples, Shifted
 from puma.influence.reweighting import REWEIGHTERS, reweight
+from puma.influence.rows import GaussNewtonRows
 from puma.influence.scores import influence_scores
 from puma.influence.solvers import (
+    EKFAC,
     SOLVERS,
     ConjugateGradients,
     Dense,
+    LiSSA,
     Solution,
     Solver,
+    Woodbury,
+    quality,
     resolve_solver,
 )
 
 __all__ = [
+    "CURVATURES",
+    "EKFAC",
     "REWEIGHTERS",
     "SOLVERS",
     "ConjugateGradients",
     "Criterion",
+    "Curvature",
+    "Damping",
     "Dense",
     "FlatModel",
     "GaussNewton",
+    "GaussNewtonRows",
+    "Hessian",
+    "LiSSA",
     "LinearOperator",
     "MeanLoss",
+    "OverExamples",
     "Shifted",
     "Solution",
     "Solver",
+    "Woodbury",
+    "damped",
     "directional_derivatives",
     "influence_scores",
+    "mean_eigenvalue",
+    "quality",
     "resolve_solver",
     "reweight",
+    "sampled",
+    "top_eigenvalue",
     "weighted_gradient",
 ]

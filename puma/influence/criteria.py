@@ -10,7 +10,7 @@ from torch import Tensor
 
 from puma.data.base import Examples
 from puma.influence.derivatives import weighted_gradient
-from puma.influence.flat import BATCH_SIZE, FlatModel, batches, require_examples
+from puma.influence.flat import FlatModel, batches, require_examples
 
 
 class Criterion(Protocol):
@@ -30,7 +30,7 @@ class MeanLoss:
     """Mean cross-entropy over ``examples``, in nats. Raises DataError when there are none."""
 
     examples: Examples
-    batch_size: int = BATCH_SIZE
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         require_examples(self.examples, "the mean loss")

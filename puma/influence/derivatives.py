@@ -8,11 +8,11 @@ from torch.func import jvp
 
 from puma.data.base import Examples
 from puma.errors import DataError
-from puma.influence.flat import BATCH_SIZE, FlatModel, batches
+from puma.influence.flat import FlatModel, batches
 
 
 def weighted_gradient(
-    flat: FlatModel, examples: Examples, weights: Tensor, *, batch_size: int = BATCH_SIZE
+    flat: FlatModel, examples: Examples, weights: Tensor, *, batch_size: int | None = None
 ) -> Tensor:
     """(p,) Σ_i weights_i ∇L_i at ``flat.vector``: one backward pass a batch.
 
@@ -29,8 +29,9 @@ def weighted_gradient(
     chosen, weights = examples.subset(used), weights[used].to(flat.dtype)
     vector = flat.vector.requires_grad_()
     total = flat.vector.zero_()
+    parts = batches(flat, chosen, batch_size)
     for (features, labels), weight in zip(
-        batches(flat, chosen, batch_size), weights.split(batch_size), strict=False
+        parts, weights.split(batch_size or flat.batch_size), strict=False
     ):
         with torch.enable_grad():
             loss = flat.losses(vector, features, labels) @ weight
@@ -39,7 +40,7 @@ def weighted_gradient(
 
 
 def directional_derivatives(
-    flat: FlatModel, examples: Examples, direction: Tensor, *, batch_size: int = BATCH_SIZE
+    flat: FlatModel, examples: Examples, direction: Tensor, *, batch_size: int | None = None
 ) -> Tensor:
     """(n,) d/dε L_i(θ + ε·direction) at ε = 0, which is ∇L_i · direction, for every example.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from puma.data.base import Examples
 from puma.errors import DataError, ModelError, SettingsError
 
 BATCH_SIZE = 1024
+# Activations of a large batch of images leave the cache and page-fault: 3 times slower at 1024.
+CONVOLUTIONAL_BATCH_SIZE = 32
 
 
 class FlatModel:
@@ -23,7 +26,8 @@ class FlatModel:
     ``model.named_parameters()``; a tied weight appears once, a frozen one not at all. All work
     is done on a private copy, so the model's mode, buffers, gradients and flags cannot change.
 
-    Raises ModelError for a model without trainable parameters, or with several dtypes.
+    Raises ModelError for a model without trainable parameters, with several dtypes, or with a
+    BatchNorm that has no running statistics and so makes examples depend on each other.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -44,7 +48,25 @@ class FlatModel:
                 f"trainable parameters must share one dtype and device, got {found}; "
                 "convert the model first"
             )
+        for name, module in self._model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+                raise ModelError(
+                    f"{type(module).__name__} {name!r} keeps no running statistics, so one "
+                    "example's loss depends on its batch; train it with track_running_stats=True"
+                )
+        self._convolutional = any(
+            isinstance(module, nn.modules.conv._ConvNd) for module in self._model.modules()
+        )
         self._shapes = {name: parameter.shape for name, parameter in trainable.items()}
+        # Every place that holds a trainable tensor, once: functional_call's own search for ties
+        # meets a layer that is registered twice two times, and then fails to restore it.
+        owner = {id(parameter): name for name, parameter in trainable.items()}
+        self._holders = {
+            f"{prefix}.{key}" if prefix else key: owner[id(parameter)]
+            for prefix, module in self._model.named_modules()
+            for key, parameter in module._parameters.items()
+            if id(parameter) in owner
+        }
         self._vector = torch.cat([parameter.detach().flatten() for parameter in trainable.values()])
 
     @property
@@ -61,12 +83,32 @@ class FlatModel:
     def dtype(self) -> torch.dtype:
         return self._vector.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self._vector.device
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size that passes over data use when none is asked for."""
+        return CONVOLUTIONAL_BATCH_SIZE if self._convolutional else BATCH_SIZE
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each trainable parameter lies in the vector, by its name in the model."""
+        stops = accumulate(shape.numel() for shape in self._shapes.values())
+        return {
+            name: slice(stop - shape.numel(), stop)
+            for stop, (name, shape) in zip(stops, self._shapes.items(), strict=True)
+        }
+
     def logits(self, vector: Tensor, features: Tensor) -> Tensor:
         """(B, classes) unnormalised log-probabilities at ``vector`` (p,).
 
         Pure: works under every ``torch.func`` transform. Raises ModelError for another shape.
         """
-        output = functional_call(self._model, self._parameters(vector), (features,))
+        values = self._parameters(vector)
+        tensors = {holder: values[name] for holder, name in self._holders.items()}
+        output = functional_call(self._model, tensors, (features,), tie_weights=False)
         if not isinstance(output, Tensor) or output.ndim != 2:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ModelError(
@@ -101,13 +143,16 @@ class FlatModel:
 
 
 def batches(
-    flat: FlatModel, examples: Examples, batch_size: int
+    flat: FlatModel, examples: Examples, batch_size: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(features, labels) of ``examples``, in order; the last batch may be smaller.
+
+    ``batch_size`` None: the model's own, smaller for convolutional networks.
 
     Raises SettingsError for a batch size below one, DataError for features of another dtype
     than the parameters.
     """
+    batch_size = flat.batch_size if batch_size is None else batch_size
     if batch_size < 1:
         raise SettingsError(f"batch_size must be >= 1, got {batch_size}")
     if examples.features.dtype != flat.dtype:
@@ -118,6 +163,24 @@ def batches(
     if len(examples) == 0:  # split() would yield one empty batch, which convolutions refuse
         return iter(())
     return zip(examples.features.split(batch_size), examples.labels.split(batch_size), strict=True)
+
+
+def require_deterministic(flat: FlatModel, examples: Examples) -> None:
+    """Raise ModelError when the model answers the same examples in two ways.
+
+    Eval mode silences nn.Dropout, but not ``functional.dropout(x)`` in a ``forward``. The global
+    random state is left as it was.
+    """
+    few = examples.features[:8]
+    devices = range(torch.cuda.device_count()) if few.is_cuda else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        first, second = (flat.logits(flat.vector, few) for _ in range(2))
+    if not torch.equal(first, second):
+        raise ModelError(
+            "the model is random in eval mode: two passes over the same examples differ by up to "
+            f"{float((first - second).abs().max()):.3g}; give functional.dropout its "
+            "training=self.training"
+        )
 
 
 def require_examples(examples: Examples, purpose: str) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import jvp, vjp
+from torch.func import grad, jvp, vjp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError, SolverError
-from puma.influence.flat import BATCH_SIZE, FlatModel, batches, require_examples
+from puma.influence.flat import FlatModel, batches, require_deterministic, require_examples
 
 Product = Callable[[Tensor], Tensor]
 
@@ -36,19 +36,73 @@ class LinearOperator(Protocol):
         ...
 
 
+@runtime_checkable
+class OverExamples(Protocol):
+    """An operator that is a mean over examples.
+
+    A solver that needs more than products (batches, layers) finds here what it is made of.
+    """
+
+    flat: FlatModel
+    examples: Examples
+
+    def over(self, rows: Tensor) -> LinearOperator:
+        """The same mean over the examples at ``rows`` (long indices) only."""
+        ...
+
+
+class Hessian:
+    """Hessian ∇²J of the mean cross-entropy J at ``flat.vector``, by exact products (Eq. 9).
+
+    Forward over reverse mode: each product costs about four gradients. It is indefinite for most
+    networks, so solve it with damping above minus its lowest eigenvalue, or prefer
+    :class:`GaussNewton`. Unit: nats per squared parameter unit.
+
+    Raises DataError for no examples, SettingsError for a bad batch size, ModelError for a model
+    that is random in eval mode.
+    """
+
+    def __init__(
+        self, flat: FlatModel, examples: Examples, *, batch_size: int | None = None
+    ) -> None:
+        _check(flat, examples, batch_size, "the Hessian")
+        self.size, self.dtype = flat.size, flat.dtype
+        self.flat, self.examples = flat, examples
+        self._batch_size = batch_size
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        _require_shape(vector, self.size)
+        return self._sum(self.examples, vector) / len(self.examples)
+
+    def over(self, rows: Tensor) -> LinearOperator:
+        return _Restricted(self.flat, self.examples.subset(rows), self._sum)
+
+    def _sum(self, examples: Examples, vector: Tensor) -> Tensor:
+        total = torch.zeros_like(vector)
+        for features, labels in batches(self.flat, examples, self._batch_size):
+
+            def loss(point: Tensor, features: Tensor = features, labels: Tensor = labels) -> Tensor:
+                return self.flat.losses(point, features, labels).sum()
+
+            with torch.no_grad():
+                total += jvp(grad(loss), (self.flat.vector,), (vector,))[1]
+        return total
+
+
 class GaussNewton:
     """Generalised Gauss-Newton matrix of the mean cross-entropy at ``flat.vector``.
 
     G = (1/n) Σ_i J_iᵀ (diag(p_i) − p_i p_iᵀ) J_i, with J_i the Jacobian of the logits and p_i
     the predicted probabilities. It stands for the Hessian of Eq. 9: it is positive
     semi-definite, equal to it for a model that is linear in θ, and free of the negative
-    curvature that a ReLU network's Hessian has.
+    curvature that a ReLU network's Hessian has. Unit: nats per squared parameter unit.
 
     ``cache_bytes``: how much memory may hold linearised batches; each product is then two
     backward passes over stored activations instead of two forward and one backward. What
-    exceeds it is recomputed in every product; 0 recomputes all.
+    exceeds it is recomputed in every product; 0 recomputes all. Filled by the first product.
 
-    Raises DataError for no examples, SettingsError for a bad batch size or cache.
+    Raises DataError for no examples, SettingsError for a bad batch size or cache, ModelError
+    for a model that is random in eval mode.
     """
 
     def __init__(
@@ -56,28 +110,62 @@ class GaussNewton:
         flat: FlatModel,
         examples: Examples,
         *,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = None,
         cache_bytes: int = 2**28,
     ) -> None:
-        require_examples(examples, "the Gauss-Newton matrix")
+        _check(flat, examples, batch_size, "the Gauss-Newton matrix")
         if cache_bytes < 0:
             raise SettingsError(f"cache_bytes must be >= 0 (0 keeps nothing), got {cache_bytes}")
-        self.size = flat.size
-        self.dtype = flat.dtype
-        self._n = len(examples)
-        parts = [features for features, _ in batches(flat, examples, batch_size)]
-        kept = cache_bytes // _linearised_bytes(flat, parts[0]) if cache_bytes else 0
-        self._products: list[Product] = [
-            _linearised(flat, features) if i < kept else partial(_recomputed, flat, features)
-            for i, features in enumerate(parts)
-        ]
+        self.size, self.dtype = flat.size, flat.dtype
+        self.flat, self.examples = flat, examples
+        self._batch_size, self._cache_bytes = batch_size, cache_bytes
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         _require_shape(vector, self.size)
         total = torch.zeros_like(vector)
         for product in self._products:
             total += product(vector)
-        return total / self._n
+        return total / len(self.examples)
+
+    def over(self, rows: Tensor) -> LinearOperator:
+        return _Restricted(self.flat, self.examples.subset(rows), self._sum)
+
+    @cached_property
+    def _products(self) -> list[Product]:
+        parts = [features for features, _ in batches(self.flat, self.examples, self._batch_size)]
+        kept = 0
+        if self._cache_bytes:
+            kept = self._cache_bytes // _linearised_bytes(self.flat, parts[0])
+        return [
+            _linearised(self.flat, part) if i < kept else partial(_recomputed, self.flat, part)
+            for i, part in enumerate(parts)
+        ]
+
+    def _sum(self, examples: Examples, vector: Tensor) -> Tensor:
+        total = torch.zeros_like(vector)
+        for features, _ in batches(self.flat, examples, self._batch_size):
+            total += _recomputed(self.flat, features, vector)
+        return total
+
+
+@dataclass(frozen=True)
+class _Restricted:
+    """A mean over some of an operator's examples."""
+
+    flat: FlatModel
+    examples: Examples
+    sum: Callable[[Examples, Tensor], Tensor]
+
+    @property
+    def size(self) -> int:
+        return self.flat.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.flat.dtype
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        return self.sum(self.examples, vector) / len(self.examples)
 
 
 def _recomputed(flat: FlatModel, features: Tensor, vector: Tensor) -> Tensor:
@@ -157,6 +245,27 @@ class Shifted:
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         return self.operator @ vector + self.shift * vector
+
+
+def unshifted(operator: LinearOperator) -> tuple[LinearOperator, float]:
+    """(what ``operator`` shifts, by how much in all); the operator itself and 0 if it does not."""
+    shift = 0.0
+    while isinstance(operator, Shifted):
+        shift += operator.shift
+        operator = operator.operator
+    return operator, shift
+
+
+def device_of(operator: LinearOperator) -> torch.device:
+    """Where vectors for ``operator`` live; the CPU unless it is made of a model."""
+    flat = getattr(unshifted(operator)[0], "flat", None)
+    return flat.device if isinstance(flat, FlatModel) else torch.device("cpu")
+
+
+def _check(flat: FlatModel, examples: Examples, batch_size: int | None, purpose: str) -> None:
+    require_examples(examples, purpose)
+    batches(flat, examples, batch_size)
+    require_deterministic(flat, examples)
 
 
 def _require_shape(vector: Tensor, size: int) -> None:

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
 from puma.influence.criteria import Criterion, MeanLoss
+from puma.influence.curvature import Curvature
+from puma.influence.damping import Damping
 from puma.influence.derivatives import directional_derivatives
 from puma.influence.flat import FlatModel
-from puma.influence.operators import GaussNewton, Shifted
 from puma.influence.solvers import Solver, resolve_solver
 
 
@@ -18,12 +19,18 @@ def influence_scores(
     *,
     criterion: Criterion | None = None,
     solver: str | Solver | None = None,
-    damping: float = 0.1,
+    damping: float | Damping = 0.1,
+    curvature: str = "gauss_newton",
+    sample: int | None = None,
+    seed: int = 0,
 ) -> Tensor:
     """(n,) ψ_i = hᵀ∇L_i with h = H⁻¹∇C, for every training example, in their order (Eq. 9).
 
-    H is the Gauss-Newton matrix of the mean training loss plus ``damping``·I. The criterion
-    defaults to the mean training loss.
+    H is the ``curvature`` of the mean training loss plus ``damping``·I: "gauss_newton", or the
+    exact "hessian", which needs damping above its negative eigenvalues, or "gauss_newton_rows".
+    ``damping`` is a number or a :class:`Damping` relative to H's own eigenvalues. With ``sample``
+    the curvature, not the scores, is taken over that many examples, drawn with ``seed``. The
+    criterion defaults to the mean training loss.
 
     Sign: up-weighting example i by ε/n changes C by −(ε/n)·ψ_i to first order (Eq. 8), and
     leaving it out by +ψ_i/n; the most negative ψ belong to the most harmful examples.
@@ -33,11 +40,12 @@ def influence_scores(
     Judge by held-out examples then: ``MeanLoss(dataset.test)``.
 
     ``model`` is left untouched. Raises DataError for no examples, SettingsError for a damping
-    below 0 or an unknown solver, SolverError when the solve fails.
+    below 0, an unknown solver or curvature, or a bad sample, SolverError when the solve fails.
     """
     examples = dataset.train if isinstance(dataset, Dataset) else dataset
     flat = FlatModel(model)
-    curvature = Shifted(GaussNewton(flat, examples), damping)
+    settings = Curvature(curvature, damping, sample, seed)
     criterion = MeanLoss(examples) if criterion is None else criterion
-    inverse = resolve_solver(solver).solve(curvature, criterion.gradient(flat)).value
+    operator = settings.operator(flat, examples)
+    inverse = resolve_solver(solver).solve(operator, criterion.gradient(flat)).value
     return directional_derivatives(flat, examples, inverse)

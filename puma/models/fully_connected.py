@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
@@ -14,3 +16,9 @@ def mlp(features: int, classes: int, hidden: tuple[int, ...] = (64, 32)) -> nn.S
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def for_shape(shape: Sequence[int], classes: int, hidden: tuple[int, ...]) -> nn.Sequential:
+    """:func:`mlp` for examples of ``shape``; pictures are flattened first."""
+    network = mlp(math.prod(shape), classes, hidden)
+    return network if len(shape) == 1 else nn.Sequential(nn.Flatten(), *network)

@@ -11,6 +11,7 @@ from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry.store import experiment_id
 from puma.registry.versions import FINGERPRINT, find_version, model_name
+from puma.settings import ORIGINAL, ModelSettings
 from puma.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def find_parent(client: MlflowClient, receipt: Receipt) -> ModelVersion | None:
     if parent is None:
         raise RegistryError(
             f"{receipt.dataset} {receipt.method}: its parent, fingerprint {receipt.parent[:12]}…, "
-            "is not registered; run `dvc repro`, which registers the original first"
+            "is not registered; run `dvc repro`, which registers the originals first"
         )
     return parent
 
@@ -103,7 +104,9 @@ def rebuild_model(workspace: Workspace, receipt: Receipt) -> nn.Module:
 def describe(receipt: Receipt, parent: ModelVersion | None) -> str:
     """What the version is, for the reader of its page (Markdown)."""
     if parent is None:
-        text = f"**Original** model of {receipt.dataset}: trained on every training row."
+        purpose = receipt.method.removesuffix("_original")
+        recorded = "" if receipt.method == ORIGINAL else f", with what {purpose} removes by"
+        text = f"**Original** model of {receipt.dataset}: trained on every training row{recorded}."
     else:
         text = (
             f"**{receipt.method}**: version {parent.version} of {receipt.dataset} without "
@@ -147,7 +150,7 @@ def _params(receipt: Receipt, parent: ModelVersion | None) -> list[Any]:
         **receipt.parameters,
         "method": receipt.method,
         "dataset": receipt.dataset,
-        "model": f"{receipt.model.name} {'-'.join(map(str, receipt.model.hidden))}",
+        "model": _architecture(receipt.model),
         "seed": receipt.seed,
         "parent_version": parent.version if parent else ABSENT,
         "n_removed": receipt.n_removed,
@@ -157,6 +160,13 @@ def _params(receipt: Receipt, parent: ModelVersion | None) -> list[Any]:
         "weights_digest": receipt.weights_digest,
     }
     return [Param(name, str(value)) for name, value in sorted(values.items())]
+
+
+def _architecture(model: ModelSettings) -> str:
+    """The model in a few words, as the page that compares versions shows it."""
+    sizes = {"mlp": model.hidden, "densenet": model.blocks}.get(model.name, ())
+    single = f"{model.name} {'-'.join(map(str, sizes))}".rstrip()
+    return single if model.members is None else f"{model.members} × {single}, {model.vote} vote"
 
 
 def _tags(receipt: Receipt, parent: ModelVersion | None) -> dict[str, str]:
@@ -234,8 +244,8 @@ def _register(
     if not client.search_registered_models(f"name='{name}'"):
         client.create_registered_model(
             name,
-            description=f"Models of {receipt.dataset}: the original, and what each removal made "
-            "of it. `champion` serves; `challenger` is the newest removal.",
+            description=f"Models of {receipt.dataset}: the originals, and what each removal made "
+            "of them. `champion` serves; `challenger` is the newest removal.",
         )
     return client.create_model_version(
         name,

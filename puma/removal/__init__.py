@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from puma.errors import SettingsError
+from puma.removal.amnesiac import Amnesiac
 from puma.removal.base import Removal, RemovalMethod, Trained
+from puma.removal.paper import PaperPUMA
 from puma.removal.puma import PUMA
 from puma.removal.retrain import Retrain
-from puma.settings import Settings
+from puma.removal.sisa import SISA
+from puma.settings import ORIGINAL, Settings
 
-METHODS: dict[str, type[RemovalMethod]] = {"puma": PUMA, "retrain": Retrain}
+METHODS: dict[str, type[RemovalMethod]] = {
+    "amnesiac": Amnesiac,
+    "puma": PUMA,
+    "puma_paper": PaperPUMA,
+    "retrain": Retrain,
+    "sisa": SISA,
+}
+# What trains each kind of original. The plain one is the same by every method that removes
+# from it.
+ORIGINALS: dict[str, str] = {
+    ORIGINAL: "retrain",
+    **{kind.original: name for name, kind in METHODS.items() if kind.original != ORIGINAL},
+}
 
 
 def build_method(name: str, settings: Settings) -> RemovalMethod:
@@ -23,4 +38,26 @@ def build_method(name: str, settings: Settings) -> RemovalMethod:
     return method(**own, training=settings.training, seed=settings.seed)
 
 
-__all__ = ["METHODS", "PUMA", "Removal", "RemovalMethod", "Retrain", "Trained", "build_method"]
+def build_trainer(original: str, settings: Settings) -> RemovalMethod:
+    """The method whose ``fit`` makes ``original``. Raises SettingsError if there is none."""
+    if original not in ORIGINALS:
+        raise SettingsError(
+            f"unknown original {original!r}; choose one of {', '.join(sorted(ORIGINALS))}"
+        )
+    return build_method(ORIGINALS[original], settings)
+
+
+__all__ = [
+    "METHODS",
+    "ORIGINALS",
+    "PUMA",
+    "SISA",
+    "Amnesiac",
+    "PaperPUMA",
+    "Removal",
+    "RemovalMethod",
+    "Retrain",
+    "Trained",
+    "build_method",
+    "build_trainer",
+]

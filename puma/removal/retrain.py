@@ -7,7 +7,7 @@ import copy
 from puma.deletion import DeletionSet
 from puma.removal.base import Patch, RemovalMethod, Trained
 from puma.settings import RetrainSettings
-from puma.training import train
+from puma.training import batch_sizes, train
 
 
 class Retrain(RetrainSettings, RemovalMethod):
@@ -22,10 +22,9 @@ class Retrain(RetrainSettings, RemovalMethod):
 
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         retained = trained.dataset.train.without(deletion_set.rows)
-        original_steps = self.training.epochs * -(
-            -len(trained.dataset.train) // self.training.batch_size
-        )
         model = copy.deepcopy(trained.initial)
+        per_epoch = batch_sizes(model, len(trained.dataset.train), self.training.batch_size)
+        original_steps = self.training.epochs * len(per_epoch)
         history = train(
             model,
             retained,

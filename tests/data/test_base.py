@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,18 @@ def test_without_ids_every_row_is_its_own_subject() -> None:
     assert Examples.of(torch.zeros(3, 1), torch.zeros(3).long()).subject_ids.tolist() == list("012")
 
 
+def test_features_are_cut_off_from_their_graph(tmp_path: Path) -> None:
+    features = torch.ones(6, 2, requires_grad=True)
+    for given in (features, features * 2):
+        found = examples(features=given)
+        assert not found.features.requires_grad
+        assert torch.equal(found.features, given.detach())
+        data = dataset(train=found)
+        data.save(tmp_path / "data.npz")
+        assert Dataset.load(tmp_path / "data.npz").digest == data.digest
+    assert features.requires_grad
+
+
 def test_labels_become_int64() -> None:
     assert examples(labels=torch.ones(6, dtype=torch.int32)).labels.dtype == torch.int64
 
@@ -81,6 +94,11 @@ def test_labels_become_int64() -> None:
         ({"features": torch.full((6, 2), torch.nan)}, "NaN or infinity"),
         ({"features": torch.full((6, 2), -torch.inf)}, "NaN or infinity"),
         ({"features": torch.zeros(6, 2, dtype=torch.int64)}, r"floating point, got torch\.int64"),
+        (
+            {"features": torch.zeros(6, 2, dtype=torch.bfloat16)},
+            r"got torch\.bfloat16; convert them with \.float\(\)",
+        ),
+        ({"features": torch.zeros(6, 2, dtype=torch.half)}, r"32- or 64-bit .* got torch\.float16"),
         ({"labels": torch.tensor([0, 1, 2, -3, 0, 0])}, "labels must be >= 0, got -3"),
         ({"labels": torch.zeros(6)}, r"integer class number .* got shape \(6,\) of torch\.float32"),
         ({"labels": torch.zeros(6, dtype=torch.bool)}, r"of torch\.bool"),
@@ -133,6 +151,11 @@ def test_save_and_load_are_bit_exact(name: str, tmp_path: Path) -> None:
         assert torch.equal(after.labels, before.labels)
         np.testing.assert_array_equal(after.subject_ids, before.subject_ids)
     assert restored.digest == original.digest
+
+
+def test_saved_rows_are_for_the_owner_alone(tmp_path: Path) -> None:
+    dataset().save(tmp_path / "data.npz")
+    assert (tmp_path / "data.npz").stat().st_mode & 0o777 == 0o600
 
 
 def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -191,6 +214,20 @@ def _damaged(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _with_entry_bytes(offset: int, value: bytes) -> Callable[[Path], None]:
+    """A zip whose directory says something else of every entry."""
+
+    def spoil(path: Path) -> None:
+        dataset().save(path)
+        content = bytearray(path.read_bytes())
+        for match in re.finditer(rb"PK\x01\x02", bytes(content)):
+            start = match.start()
+            content[start + offset : start + offset + len(value)] = value
+        path.write_bytes(content)
+
+    return spoil
+
+
 def _pickled(path: Path) -> None:
     ids = np.asarray(IDS, dtype=object)
     np.savez(path, name="toy", classes=["a"], train_subject_ids=ids)  # type: ignore[arg-type]
@@ -217,11 +254,24 @@ def _bare_array(path: Path) -> None:
         _pickled,
         _without_labels,
         _bare_array,
+        _with_entry_bytes(10, b"\x63\x00"),
+        _with_entry_bytes(8, b"\x01\x00"),
         lambda path: path.write_bytes(b""),
         lambda path: path.write_text("subject_id\n1\n"),
         os.mkdir,
     ],
-    ids=["truncated", "damaged", "pickle", "no labels", "bare array", "empty", "text", "folder"],
+    ids=[
+        "truncated",
+        "damaged",
+        "pickle",
+        "no labels",
+        "bare array",
+        "compression",
+        "encrypted",
+        "empty",
+        "text",
+        "folder",
+    ],
 )
 def test_files_that_are_no_dataset_are_refused(
     spoil: Callable[[Path], object], tmp_path: Path

@@ -8,7 +8,7 @@ from puma.data import Examples
 from puma.errors import DataError, ModelError, SettingsError
 from puma.influence import FlatModel
 from puma.influence.flat import batches
-from tests.cases import MODELS, mlp, normalised, random_examples, tied
+from tests.cases import MODELS, convolutional, mlp, normalised, random_examples, tied
 from tests.oracles import flat_parameters, per_example_losses
 
 
@@ -18,8 +18,11 @@ def test_the_vector_and_what_it_computes_are_the_models_own(name):
     flat = FlatModel(model)
     assert torch.equal(flat.vector, flat_parameters(model))
     assert (flat.size, flat.dtype) == (len(flat.vector), torch.float64)
-    losses = flat.losses(flat.vector, examples.features, examples.labels)
-    assert torch.equal(losses, per_example_losses(model, examples))
+    for _ in range(2):
+        flat.losses(flat.vector + 1, examples.features, examples.labels)  # leaves nothing behind
+        losses = flat.losses(flat.vector, examples.features, examples.labels)
+        assert torch.equal(losses, per_example_losses(model, examples))
+    assert torch.equal(flat_parameters(flat.module(flat.vector)), flat.vector)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -74,6 +77,24 @@ def test_mixed_dtypes_are_refused():
     mixed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).double())
     with pytest.raises(ModelError, match=r"one dtype.*float32.*float64"):
         FlatModel(mixed)
+
+
+def test_batch_statistics_without_a_memory_are_refused():
+    coupled = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    with pytest.raises(ModelError, match=r"BatchNorm1d '1' keeps no running statistics"):
+        FlatModel(coupled)
+
+
+def test_convolutional_models_run_in_smaller_batches():
+    assert FlatModel(convolutional()).batch_size < FlatModel(mlp()).batch_size
+
+
+def test_slices_cut_the_vector_into_named_parameters():
+    model = mlp()
+    flat = FlatModel(model)
+    assert list(flat.slices) == [name for name, _ in model.named_parameters()]
+    for name, parameter in model.named_parameters():
+        assert torch.equal(flat.vector[flat.slices[name]], parameter.detach().flatten())
 
 
 def test_misfits_are_named():

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from curvlinops import GGNLinearOperator
+from curvlinops import GGNLinearOperator, HessianLinearOperator
 from torch import nn
 
-from puma.errors import DataError, SettingsError, SolverError
-from puma.influence import FlatModel, GaussNewton, Shifted
+from puma.errors import DataError, ModelError, SettingsError, SolverError
+from puma.influence import FlatModel, GaussNewton, Hessian, Shifted
 from puma.influence.operators import _linearised_bytes
 from puma.influence.solvers.dense import materialise
-from tests.cases import MODELS, Matrix, linear, mlp, random_examples, spectrum
+from tests.cases import PROBLEMS, Matrix, linear, mlp, problem, random_examples, spectrum
 from tests.oracles import dense_gauss_newton, dense_hessian
 
 EXACT = {"rtol": 1e-12, "atol": 1e-13}
@@ -17,9 +17,9 @@ EXACT = {"rtol": 1e-12, "atol": 1e-13}
 
 @pytest.mark.parametrize("cache_bytes", [0, 2**28], ids=["recomputed", "linearised"])
 @pytest.mark.parametrize("batch_size", [4, 11])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_gauss_newton_equals_the_dense_matrix(name, batch_size, cache_bytes):
-    model, examples = MODELS[name](), random_examples(11, 3)
+    model, examples = problem(name)
     flat = FlatModel(model)
     operator = GaussNewton(flat, examples, batch_size=batch_size, cache_bytes=cache_bytes)
     matrix = materialise(operator)
@@ -48,6 +48,48 @@ def test_gauss_newton_is_the_hessian_of_a_linear_model_only():
     ours = materialise(GaussNewton(FlatModel(curved), examples))
     assert (ours - dense_hessian(curved, examples)).abs().max() > 1e-3
     assert torch.linalg.eigvalsh(ours).min() > -1e-15
+
+
+@pytest.mark.parametrize("batch_size", [5, 11])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_hessian_equals_the_dense_matrix(name, batch_size):
+    model, examples = problem(name)  # in batches of 5, the last has one example
+    operator = Hessian(FlatModel(model), examples, batch_size=batch_size)
+    matrix = materialise(operator)
+    torch.testing.assert_close(matrix, dense_hessian(model, examples), **EXACT)
+    assert (operator.size, operator.dtype) == (len(matrix), torch.float64)
+
+
+def test_hessian_equals_curvlinops():
+    model, examples = mlp(), random_examples(11, 3)
+    data = [(examples.features, examples.labels)]
+    theirs = HessianLinearOperator(model, nn.CrossEntropyLoss(), list(model.parameters()), data)
+    ours = Hessian(FlatModel(model), examples, batch_size=4)
+    identity = torch.eye(ours.size, dtype=torch.float64)
+    torch.testing.assert_close(materialise(ours), theirs @ identity, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "oracle"), [(GaussNewton, dense_gauss_newton), (Hessian, dense_hessian)]
+)
+def test_an_operator_over_some_of_its_examples(kind, oracle):
+    model, examples = mlp(), random_examples(11, 3)
+    rows = torch.tensor([7, 2, 3])
+    part = kind(FlatModel(model), examples, batch_size=2).over(rows)
+    torch.testing.assert_close(materialise(part), oracle(model, examples.subset(rows)), **EXACT)
+
+
+class RandomInEvalMode(nn.Linear):
+    def forward(self, features):
+        return nn.functional.dropout(super().forward(features))
+
+
+@pytest.mark.parametrize("kind", [GaussNewton, Hessian])
+def test_a_model_that_is_random_in_eval_mode_is_refused(kind):
+    flat, before = FlatModel(RandomInEvalMode(3, 3).double()), torch.get_rng_state()
+    with pytest.raises(ModelError, match=r"random in eval mode.*training=self\.training"):
+        kind(flat, random_examples(11, 3))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_bounded_cache_keeps_some_batches_and_changes_nothing():
@@ -101,6 +143,12 @@ def test_misfits_are_refused():
     none = examples.subset(torch.tensor([], dtype=torch.long))
     with pytest.raises(DataError, match="Gauss-Newton matrix needs at least one example, got 0"):
         GaussNewton(flat, none)
+    with pytest.raises(DataError, match="the Hessian needs at least one example, got 0"):
+        Hessian(flat, none)
+    with pytest.raises(SettingsError, match="batch_size must be >= 1, got 0"):
+        Hessian(flat, examples, batch_size=0)
+    with pytest.raises(SolverError, match=r"shape \(38,\), got \(1,\)"):
+        Hessian(flat, examples) @ torch.ones(1, dtype=torch.float64)
     with pytest.raises(SettingsError, match="cache_bytes must be >= 0"):
         GaussNewton(flat, examples, cache_bytes=-1)
     with pytest.raises(SolverError, match=r"shape \(38,\), got \(1,\)"):

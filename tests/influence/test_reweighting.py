@@ -216,9 +216,17 @@ def test_bad_requests_are_refused():
         solve([1.0, math.nan], 1.0)
     with pytest.raises(DataError, match="target inf"):
         solve([1.0], math.inf)
-    with pytest.raises(DataError, match=r"shape \(1, 1\)"):
-        solve([[1.0]], 1.0)
+    with pytest.raises(DataError, match=r"got shape \(1, 1, 1\)"):
+        solve([[[1.0]]], 1.0)
+    with pytest.raises(DataError, match=r"got shape \(0, 3\)"):
+        solve(np.zeros((0, 3)), [])
+    with pytest.raises(DataError, match=r"target must be one number, got shape \(1,\)"):
+        solve([1.0], [1.0])
+    with pytest.raises(DataError, match=r"target must be \(2,\), one per row of scores, got"):
+        solve([[1.0], [2.0]], [1.0, 2.0, 3.0])
     with pytest.raises(DataError, match=r"of torch\.int64"):
         reweight(torch.tensor([1, 2]), 1.0, l1=0.0, l2=0.0)
-    with pytest.raises(SettingsError, match=r"unknown reweighting solver 'slsqp'; choose .* exact"):
-        reweight(torch.ones(1), 1.0, l1=0.0, l2=0.0, solver="slsqp")
+    with pytest.raises(
+        SettingsError, match=r"unknown reweighting solver 'lbfgs'; choose .* lbfgsb"
+    ):
+        reweight(torch.ones(1), 1.0, l1=0.0, l2=0.0, solver="lbfgs")

@@ -10,16 +10,24 @@ from puma.data import Dataset, Examples
 from puma.errors import DataError, SettingsError
 from puma.influence import (
     ConjugateGradients,
+    Damping,
     Dense,
     FlatModel,
     GaussNewton,
     MeanLoss,
     Shifted,
     influence_scores,
+    sampled,
     weighted_gradient,
 )
 from tests.cases import DOUBLE, MODELS, logistic, mlp, normalised, random_examples
-from tests.oracles import LogisticRegression, dense_gauss_newton, per_example_gradients
+from tests.oracles import (
+    LogisticRegression,
+    dense_gauss_newton,
+    dense_hessian,
+    per_example_gradients,
+)
+from tests.states import state_of
 
 DECAY = 0.05
 CLASSES = 3
@@ -56,6 +64,29 @@ def test_scores_equal_explicit_inverse_and_gradients(name, solver):
     inverse = torch.linalg.solve(matrix, per_example_gradients(model, held_out).mean(0))
     scores = influence_scores(model, train, criterion=MeanLoss(held_out), solver=solver)
     torch.testing.assert_close(scores, gradients @ inverse, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("sample", [None, 6])
+@pytest.mark.parametrize("curvature", ["gauss_newton", "gauss_newton_rows", "hessian"])
+def test_scores_with_another_curvature(curvature, sample):
+    model, train, held_out = mlp(), random_examples(13, 3), random_examples(5, 3, seed=1)
+    used = train if sample is None else sampled(train, sample, seed=3)
+    matrix = (dense_hessian if curvature == "hessian" else dense_gauss_newton)(model, used)
+    top = torch.linalg.eigvalsh(matrix).max()
+    scores = influence_scores(
+        model,
+        train,
+        criterion=MeanLoss(held_out),
+        solver="dense",
+        damping=Damping(2, "top", products=38),
+        curvature=curvature,
+        sample=sample,
+        seed=3,
+    )
+    matrix = matrix + 2 * top * torch.eye(len(matrix), dtype=DOUBLE)
+    inverse = torch.linalg.solve(matrix, per_example_gradients(model, held_out).mean(0))
+    expected = per_example_gradients(model, train) @ inverse
+    torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_upweighting_changes_the_criterion_by_minus_psi(regression, psi):
@@ -156,18 +187,6 @@ def test_a_dataset_is_scored_on_its_training_rows_with_the_training_loss():
     assert torch.equal(scores, influence_scores(model, train, criterion=MeanLoss(train)))
 
 
-def state_of(model):
-    return (
-        [module.training for module in model.modules()],
-        [parameter.requires_grad for parameter in model.parameters()],
-        [None if p.grad is None else p.grad.clone() for p in model.parameters()],
-        {name: value.clone() for name, value in model.state_dict().items()},
-        [(id(p), p.data_ptr(), p._version) for p in model.parameters()],
-        torch.get_rng_state(),
-        torch.is_grad_enabled(),
-    )
-
-
 class Failing(MeanLoss):
     def gradient(self, flat):
         weighted_gradient(flat, random_examples(4, 3), torch.ones(4))
@@ -198,5 +217,9 @@ def test_bad_requests_are_refused():
         influence_scores(model, train.subset(torch.tensor([], dtype=torch.long)))
     with pytest.raises(SettingsError, match="damping must be finite and >= 0, got -1"):
         influence_scores(model, train, damping=-1)
+    with pytest.raises(SettingsError, match="unknown curvature 'fisher'"):
+        influence_scores(model, train, curvature="fisher")
+    with pytest.raises(SettingsError, match="sample must be >= 1, got 0"):
+        influence_scores(model, train, sample=0)
     with pytest.raises(SettingsError, match="unknown solver"):
         influence_scores(model, train, solver="exact")

@@ -1,4 +1,4 @@
-"""Every solver against one table of operators; then what is particular to each."""
+"""Every solver against one table of problems and operators; then what is particular to each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ import torch
 
 from puma.errors import SettingsError, SolverError
 from puma.influence import (
+    EKFAC,
     SOLVERS,
     ConjugateGradients,
     Dense,
     FlatModel,
     GaussNewton,
+    Hessian,
+    LiSSA,
     Shifted,
+    Woodbury,
+    quality,
     resolve_solver,
 )
-from tests.cases import Matrix, linear, mlp, normalised, random_examples, spectrum
-from tests.oracles import dense_gauss_newton
+from tests.cases import (
+    DOUBLE,
+    PROBLEMS,
+    Matrix,
+    linear,
+    mlp,
+    problem,
+    random_examples,
+    spectrum,
+)
+from tests.oracles import dense_gauss_newton, dense_hessian, per_example_gradients
 
 DAMPING = 0.05
 
@@ -26,29 +40,79 @@ def matrix_case(values):
     return Matrix(matrix), matrix
 
 
-def model_case(build):
-    model, examples = build(), random_examples(13, 3)
-    operator = Shifted(GaussNewton(FlatModel(model), examples, batch_size=4), DAMPING)
-    identity = torch.eye(operator.size, dtype=torch.float64)
-    return operator, dense_gauss_newton(model, examples) + DAMPING * identity
-
-
 OPERATORS = {
     "one by one": lambda: matrix_case(torch.tensor([3.0])),
     "well conditioned": lambda: matrix_case(torch.linspace(1, 2, 30)),
     "condition 1e5": lambda: matrix_case(torch.logspace(-5, 0, 30)),
     "two clusters": lambda: matrix_case(torch.tensor([1.0] * 10 + [1e4] * 10)),
     "tiny scale": lambda: matrix_case(1e-150 * torch.linspace(1, 2, 10, dtype=torch.float64)),
-    "logistic regression": lambda: model_case(linear),
-    "mlp": lambda: model_case(mlp),
-    "normalised": lambda: model_case(normalised),
 }
-SHARP = {"cg": ConjugateGradients(tolerance=1e-11), "dense": Dense()}
+SHARP = {
+    "cg": ConjugateGradients(tolerance=1e-11),
+    "dense": Dense(),
+    # In whole-operator steps the error falls by (1 - smallest/scale) a step.
+    "lissa": LiSSA(steps=40, scale=2.0, batch_size=None, tolerance=1e-9),
+}
+MATRIX_CASES = [
+    (solver, case)
+    for solver in SHARP
+    for case in OPERATORS
+    if solver != "lissa" or case == "well conditioned"
+]
+# Matrices that are not of a model, which woodbury and ekfac cannot use.
+ANY_OPERATOR = sorted(SHARP)
+
+KINDS = {"gauss_newton": (GaussNewton, dense_gauss_newton), "hessian": (Hessian, dense_hessian)}
+# Solver, the operators it takes, and the relative error of its answer that its method allows.
+MODEL_CASES = {
+    "cg": (ConjugateGradients(tolerance=1e-12), KINDS, 1e-10),
+    "cg with woodbury": (
+        ConjugateGradients(tolerance=1e-12, preconditioner=Woodbury(rows=4)),
+        ["gauss_newton"],
+        1e-10,
+    ),
+    "dense": (Dense(), KINDS, 1e-12),
+    "woodbury, all rows": (Woodbury(rows=None), ["gauss_newton"], 1e-10),
+    # The mean over repeats of a recursion whose batches differ widely: noise, not bias.
+    "lissa, batches": (
+        LiSSA(steps=60, batch_size=5, repeats=3, tolerance=0.5),
+        ["gauss_newton"],
+        0.15,
+    ),
+    "lissa, whole": (LiSSA(steps=60, batch_size=None, tolerance=1e-2), ["gauss_newton"], 1e-2),
+}
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("case", OPERATORS)
-def test_every_solver_equals_the_dense_solve(case, solver):
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("solver", "kind"), [(s, kind) for s, (_, kinds, _) in MODEL_CASES.items() for kind in kinds]
+)
+def test_every_solver_equals_the_dense_oracle(solver, kind, name):
+    solve, _, tolerance = MODEL_CASES[solver]
+    model, examples = problem(name)
+    make, oracle = KINDS[kind]
+    matrix = oracle(model, examples)
+    # The Hessian is indefinite: damp it above its lowest eigenvalue.
+    damping = max(DAMPING, 0.1 - 2 * torch.linalg.eigvalsh(matrix).min().item())
+    if solver.startswith("lissa"):  # its steps are as many as the condition number
+        damping += 0.3 * torch.linalg.eigvalsh(matrix).max().item()
+    # Batches of 5 and one left over; damping in two parts, as damping and weight decay are.
+    base = make(FlatModel(model), examples, batch_size=5)
+    operator = Shifted(Shifted(base, damping / 2), damping / 2)
+    matrix = matrix + damping * torch.eye(len(matrix), dtype=DOUBLE)
+    assert len(matrix) < 200
+    rhs = per_example_gradients(model, examples)[0]
+    expected = torch.linalg.solve(matrix, rhs)
+    solution = solve.solve(operator, rhs)
+    assert solution.converged
+    assert (solution.value - expected).norm() <= tolerance * expected.norm()
+    residual = ((matrix @ solution.value - rhs).norm() / rhs.norm()).item()
+    assert solution.residual_of == "operator"
+    assert solution.residual == pytest.approx(residual, rel=1e-3, abs=1e-12)
+
+
+@pytest.mark.parametrize(("solver", "case"), MATRIX_CASES)
+def test_solvers_of_any_operator_equal_the_dense_solve(case, solver):
     operator, matrix = OPERATORS[case]()
     rhs = torch.linspace(-1, 2, operator.size, dtype=torch.float64)
     expected = torch.linalg.solve(matrix, rhs)
@@ -62,44 +126,74 @@ def test_every_solver_equals_the_dense_solve(case, solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_zero_right_hand_side_has_the_solution_zero(solver):
-    solution = SHARP[solver].solve(Matrix(torch.eye(3)), torch.zeros(3))
-    assert torch.equal(solution.value, torch.zeros(3))
-    assert (solution.converged, solution.iterations, solution.residual) == (True, 0, 0.0)
+def test_every_solver_keeps_the_contract_with_its_default_settings(solver):
+    model, examples = mlp(), random_examples(40, 3)
+    operator = Shifted(GaussNewton(FlatModel(model), examples), 0.5)
+    rhs, before = per_example_gradients(model, examples).mean(0), torch.get_rng_state()
+    solution = resolve_solver(solver).solve(operator, rhs)
+    again = SOLVERS[solver]().solve(operator, rhs)
+    assert torch.equal(solution.value, again.value)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert solution.converged
+    assert (solution.value.shape, solution.value.dtype) == (rhs.shape, rhs.dtype)
+    assert not solution.value.requires_grad
+    assert 0 <= solution.residual < 0.5
+    best = quality(operator, rhs, Dense().solve(operator, rhs).value)
+    assert 0.8 * best < quality(operator, rhs, solution.value) <= best * (1 + 1e-12)
+    zero = resolve_solver(solver).solve(operator, torch.zeros_like(rhs))
+    assert torch.equal(zero.value, torch.zeros_like(rhs))
+    assert (zero.converged, zero.iterations, zero.residual) == (True, 0, 0.0)
+    with pytest.raises(SolverError, match="has 1 entries that are NaN or infinite"):
+        resolve_solver(solver).solve(operator, rhs.index_fill(0, torch.tensor([3]), float("nan")))
+    with pytest.raises(SolverError, match=r"\(38,\) of torch.float64, got \(2,\)"):
+        resolve_solver(solver).solve(operator, torch.ones(2))
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", ["woodbury", "ekfac"])
+def test_what_needs_a_model_says_so(solver):
+    with pytest.raises(SolverError, match=r"got Matrix; pass Shifted\(GaussNewton.*'cg'"):
+        SOLVERS[solver]().solve(Shifted(Matrix(torch.eye(3)), 1), torch.ones(3))
+    flat, examples = FlatModel(mlp()), random_examples(5, 3)
+    with pytest.raises(SolverError, match=r"got Hessian; pass Shifted\(GaussNewton"):
+        SOLVERS[solver]().solve(Shifted(Hessian(flat, examples), 1), flat.vector)
+    with pytest.raises(SolverError, match=r"not positive definite.*raise damping above 0"):
+        SOLVERS[solver]().solve(GaussNewton(flat, examples), flat.vector)
+
+
+@pytest.mark.parametrize("solver", ANY_OPERATOR)
 def test_an_operator_that_is_not_positive_definite_is_refused(solver):
     indefinite = Matrix(spectrum(torch.tensor([1.0, 2.0, -0.5])))
     with pytest.raises(SolverError, match=r"not positive definite.*raise damping"):
         SHARP[solver].solve(indefinite, torch.ones(3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_right_hand_side_that_is_not_finite_is_refused(solver, bad):
-    with pytest.raises(SolverError, match="has 1 entries that are NaN or infinite"):
-        SHARP[solver].solve(Matrix(torch.eye(3)), torch.tensor([1.0, bad, 0.0]))
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_a_right_hand_side_of_another_kind_is_refused(solver):
-    with pytest.raises(SolverError, match=r"\(3,\) of torch.float32, got \(2,\)"):
-        SHARP[solver].solve(Matrix(torch.eye(3)), torch.ones(2))
-    with pytest.raises(SolverError, match=r"of torch\.float32, got .* of torch\.float64"):
-        SHARP[solver].solve(Matrix(torch.eye(3)), torch.ones(3, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", ANY_OPERATOR)
 def test_single_precision_at_extreme_scales_of_the_right_hand_side(solver, scale):
-    matrix = spectrum(torch.linspace(1, 50, 20))
+    matrix = spectrum(torch.linspace(1, 5, 20))
     rhs = torch.linspace(-1, 2, 20, dtype=torch.float64)
-    solve = {"cg": ConjugateGradients(tolerance=1e-5), "dense": Dense()}[solver].solve
-    solution = solve(Matrix(matrix.float()), (rhs * scale).float())
+    lissa = LiSSA(steps=100, batch_size=None, tolerance=1e-3)
+    solve = {"cg": ConjugateGradients(tolerance=1e-5), "dense": Dense(), "lissa": lissa}[solver]
+    solution = solve.solve(Matrix(matrix.float()), (rhs * scale).float())
     expected = torch.linalg.solve(matrix, rhs)
     assert solution.value.dtype == torch.float32
     torch.testing.assert_close(solution.value.double() / scale, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("solver", ["woodbury", "ekfac"])
+def test_single_precision_of_a_model(solver, scale):
+    examples, double = random_examples(11, 3, dtype=torch.float32), random_examples(11, 3)
+    flat = FlatModel(linear().float())
+    rhs = torch.linspace(-1, 2, 9)
+    solution = SOLVERS[solver]().solve(Shifted(GaussNewton(flat, examples), 0.1), rhs * scale)
+    assert solution.value.dtype == torch.float32
+    reference = SOLVERS[solver]().solve(
+        Shifted(GaussNewton(FlatModel(linear()), double), 0.1), rhs.double()
+    )
+    torch.testing.assert_close(
+        solution.value.double() / scale, reference.value, rtol=1e-3, atol=1e-4
+    )
 
 
 def test_cg_takes_one_iteration_per_distinct_eigenvalue():
@@ -163,5 +257,53 @@ def test_solvers_by_name():
     assert resolve_solver("dense") == Dense()
     own = ConjugateGradients(tolerance=0.5)
     assert resolve_solver(own) is own
-    with pytest.raises(SettingsError, match="unknown solver 'lissa'; choose one of cg, dense"):
-        resolve_solver("lissa")
+    with pytest.raises(SettingsError, match="unknown solver 'exact'; choose one of cg, dense, "):
+        resolve_solver("exact")
+    assert [resolve_solver(name) == SOLVERS[name]() for name in SOLVERS] == [True] * 5
+
+
+def test_quality_ranks_directions_whatever_their_length():
+    operator, matrix = OPERATORS["condition 1e5"]()
+    rhs = torch.ones(30, dtype=DOUBLE)
+    best = torch.linalg.solve(matrix, rhs)
+    largest = (rhs @ best / 2).item()
+    assert quality(operator, rhs, best) == pytest.approx(largest, rel=1e-8)
+    assert quality(operator, rhs, 1e-6 * best) == pytest.approx(largest, rel=1e-8)
+    gradient = quality(operator, rhs, rhs)
+    assert gradient == pytest.approx((rhs @ rhs).item() ** 2 / (2 * rhs @ matrix @ rhs).item())
+    assert 0 < gradient < 0.1 * largest
+    assert quality(operator, rhs, 0 * rhs) == 0
+    with pytest.raises(SolverError, match=r"not positive definite: curvature -1 along the sol"):
+        quality(Matrix(-torch.eye(2)), torch.ones(2), torch.ones(2))
+
+
+def test_a_preconditioner_saves_iterations():
+    model, examples = mlp(), random_examples(40, 3)
+    operator = Shifted(GaussNewton(FlatModel(model), examples), 1e-4)
+    rhs = per_example_gradients(model, examples).mean(0)
+    plain = ConjugateGradients(tolerance=1e-8).solve(operator, rhs)
+    for helper, most in ((Woodbury(rows=60), 0.8), (Woodbury(rows=None), 0.1), (EKFAC(), 1.1)):
+        helped = ConjugateGradients(tolerance=1e-8, preconditioner=helper).solve(operator, rhs)
+        assert helped.residual < 1e-8
+        assert helped.iterations <= most * plain.iterations
+    with pytest.raises(SettingsError, match=r"must have an inverse\(operator\).*got Dense"):
+        ConjugateGradients(preconditioner=Dense())
+
+
+class Negating:
+    def inverse(self, _operator):
+        return torch.neg
+
+
+class Identity:
+    def inverse(self, _operator):
+        return torch.clone
+
+
+def test_a_preconditioned_solve_still_sees_negative_curvature():
+    indefinite = Matrix(spectrum(torch.tensor([1.0, 2.0, -0.5])))
+    rhs = torch.ones(3, dtype=DOUBLE)
+    with pytest.raises(SolverError, match=r"operator is not positive definite: curvature"):
+        ConjugateGradients(preconditioner=Identity()).solve(indefinite, rhs)
+    with pytest.raises(SolverError, match=r"preconditioner is not positive definite: -1 along"):
+        ConjugateGradients(preconditioner=Negating()).solve(Matrix(torch.eye(3).double()), rhs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -15,8 +14,8 @@ import torch
 from torch import nn
 
 from puma.models import mlp, save_weights, weights_digest
-from puma.receipts import ORIGINAL, Receipt
-from puma.settings import ModelSettings
+from puma.receipts import AuditRecord, Receipt
+from puma.settings import ORIGINAL, ModelSettings
 from puma.workspace import Workspace
 
 DATASET = "toy"
@@ -36,7 +35,8 @@ def make_project(root: Path) -> Workspace:
     """A project with one dataset, whose original, retrained and PUMA models are all there."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "params.yaml").write_text(
-        f"datasets: [{DATASET}]\nmethods: [retrain, puma]\nversions: [original, retrain, puma]\n"
+        f"datasets: [{DATASET}]\noriginals: [original]\nmethods: [retrain, puma]\n"
+        "versions: [original, retrain, puma]\n"
         "marking: {clusters: 3}\n"
     )
     workspace = Workspace(root.resolve())
@@ -53,9 +53,11 @@ def write_version(
     weights_seed: int,
     parent: Receipt | None = None,
     deletion: str | None = None,
+    architecture: ModelSettings = MODEL,
+    model: nn.Module | None = None,
 ) -> Receipt:
     """The weights, the receipt and the audit's metrics of one version."""
-    model = make_model(weights_seed)
+    model = model or make_model(weights_seed)
     path = workspace.weights(DATASET, method)
     save_weights(model, path)
     receipt = Receipt(
@@ -66,7 +68,7 @@ def write_version(
         weights_digest=weights_digest(model),
         predictions_digest=f"{weights_seed:064d}",
         weights=str(path.relative_to(workspace.root)),
-        model=MODEL,
+        model=architecture,
         shape=(FEATURES,),
         classes=CLASSES,
         parent=parent.fingerprint if parent else None,
@@ -74,18 +76,27 @@ def write_version(
         n_removed=0 if parent is None else 3,
         n_subjects=0 if parent is None else 2,
         parameters={"damping": 0.1} if method == "puma" else {},
-        metrics={"accuracy": ACCURACIES[method], "runtime_seconds": SECONDS[method]},
+        metrics={
+            "accuracy": ACCURACIES.get(method, 0.6),
+            "runtime_seconds": SECONDS.get(method, 1),
+        },
         loss_curve=(0.7, 0.5, 0.4),
     )
     receipt.write(workspace.receipt(DATASET, method))
-    write_audit(workspace, method, attack_rate=ATTACK_RATES[method])
+    write_audit(workspace, method, attack_rate=ATTACK_RATES.get(method, 0.6))
     return receipt
 
 
-def write_audit(workspace: Workspace, method: str, **metrics: float) -> None:
-    path = workspace.metrics(DATASET, method)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics))
+def write_audit(
+    workspace: Workspace, method: str, *, deletion: str | None = None, **metrics: float
+) -> None:
+    """The audit of the weights that ``method`` has now."""
+    receipt = Receipt.read(workspace.receipt(DATASET, method))
+    AuditRecord(
+        weights_digest=receipt.weights_digest,
+        deletion_digest=deletion or receipt.deletion_digest or DELETION,
+        metrics=metrics,
+    ).write(workspace.audit(DATASET, method))
 
 
 def make_model(seed: int) -> nn.Module:

@@ -9,7 +9,7 @@ import mlflow
 import pytest
 
 from puma.errors import RegistryError
-from puma.receipts import ORIGINAL, Receipt, read_receipts
+from puma.receipts import Receipt, read_receipts
 from puma.registry import (
     all_registered,
     find_version,
@@ -19,6 +19,7 @@ from puma.registry import (
     open_store,
     register_all,
 )
+from puma.settings import ORIGINAL
 from puma.workspace import Workspace
 from tests.registry.projects import (
     DATASET,
@@ -245,6 +246,7 @@ def rewrite_removals(workspace: Workspace) -> None:
         write_version(
             workspace, method, weights_seed=seed, parent=original, deletion=OTHER_DELETION
         )
+    write_audit(workspace, ORIGINAL, deletion=OTHER_DELETION, attack_rate=0.75)
 
 
 def experiment(client: Any) -> str:

@@ -12,13 +12,18 @@ from torch.nn.functional import cross_entropy
 from puma.deletion import DeletionSet
 from puma.errors import DeletionError
 from puma.removal import PUMA
+from puma.removal.puma import ONE_STEP
 from puma.settings import TrainingSettings
 from tests.removal.conftest import WEIGHT_DECAY, Problem, blobs, flat, optimum
 
 REGULARISED = TrainingSettings(weight_decay=WEIGHT_DECAY)
-NO_WEIGHTS = {"l1": 1e9}  # a penalty this large makes every lambda zero
+NO_WEIGHTS = {"reweighting": "never"}
 EXACT = {"damping": 1e-9, "tolerance": 1e-10}
 UNBOUNDED = {"budget": 1e6}  # the dose is then max_dose
+
+
+def one_step(**settings: object) -> PUMA:
+    return PUMA(**{"training": REGULARISED, **ONE_STEP, **settings})
 
 
 def request(problem: Problem, rows: Tensor) -> DeletionSet:
@@ -34,9 +39,9 @@ def gradient(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
 def test_one_row_matches_retraining_within_one_percent(problem):
     train, worst = problem.dataset.train, 0.0
     for row in (0, 17, 201):
-        removal = PUMA(
-            training=REGULARISED, max_dose=1.0, **UNBOUNDED, **EXACT, **NO_WEIGHTS
-        ).remove(problem.trained, request(problem, torch.tensor([row])))
+        removal = one_step(max_dose=1.0, **UNBOUNDED, **EXACT, **NO_WEIGHTS).remove(
+            problem.trained, request(problem, torch.tensor([row]))
+        )
         rest = train.without(torch.tensor([row]))
         truth = flat(optimum(rest, objective_rows=len(train), start=problem.trained.initial))
         moved = (truth - flat(problem.trained.predictor)).norm()
@@ -48,9 +53,9 @@ def test_one_row_matches_retraining_within_one_percent(problem):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_step_equals_the_dense_computation(problem, weighted):
     train, model, rows = problem.dataset.train, problem.trained.predictor, torch.arange(0, 60, 2)
-    penalties = {"l1": 0.0, "l2": 1e-6} if weighted else NO_WEIGHTS
-    removal = PUMA(
-        training=REGULARISED, damping=0.05, tolerance=1e-11, max_dose=3.0, **UNBOUNDED, **penalties
+    penalties = {} if weighted else NO_WEIGHTS
+    removal = one_step(
+        damping=0.05, tolerance=1e-11, max_dose=3.0, **UNBOUNDED, **penalties
     ).remove(problem.trained, request(problem, rows))
 
     kept = torch.ones(len(train), dtype=torch.bool)
@@ -84,7 +89,7 @@ def test_weights_cancel_the_first_order_change_of_the_criterion(problem):
     slope = gradient(problem.trained.predictor, retained.features, retained.labels)
 
     def first_order(**penalties: float) -> float:
-        removal = PUMA(training=REGULARISED, max_dose=1.0, **UNBOUNDED, **penalties).remove(
+        removal = one_step(max_dose=1.0, **UNBOUNDED, **penalties).remove(
             problem.trained, request(problem, rows)
         )
         return float(slope @ (flat(removal.predictor) - flat(problem.trained.predictor)))
@@ -94,9 +99,7 @@ def test_weights_cancel_the_first_order_change_of_the_criterion(problem):
 
 def test_dose_is_the_largest_that_keeps_the_budget(problem):
     rows, budget = torch.arange(0, 60, 2), 1e-4
-    removal = PUMA(training=REGULARISED, budget=budget, max_dose=1e6).remove(
-        problem.trained, request(problem, rows)
-    )
+    removal = one_step(budget=budget, max_dose=1e6).remove(problem.trained, request(problem, rows))
     retained = problem.dataset.train.without(rows)
 
     def drift(stretch: float) -> float:
@@ -117,7 +120,7 @@ def test_removed_rows_lose_and_the_original_is_untouched(problem):
     rows = torch.arange(0, 60, 2)
     before = flat(problem.trained.predictor).clone()
     problem.trained.predictor.train()
-    removal = PUMA(training=REGULARISED).remove(problem.trained, request(problem, rows))
+    removal = one_step().remove(problem.trained, request(problem, rows))
     removed = problem.dataset.train.subset(rows)
     losses = [
         cross_entropy(model(removed.features), removed.labels).item()
@@ -143,7 +146,5 @@ def test_unknown_settings_are_refused():
 
 def test_global_random_state_is_untouched(problem):
     before = torch.random.get_rng_state()
-    PUMA(training=REGULARISED, budget=1e-4).remove(
-        problem.trained, request(problem, torch.arange(5))
-    )
+    one_step(budget=1e-4).remove(problem.trained, request(problem, torch.arange(5)))
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -7,9 +7,18 @@ from collections.abc import Callable
 from puma.errors import SettingsError
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.dense import Dense
-from puma.influence.solvers.solution import Solution, Solver
+from puma.influence.solvers.ekfac import EKFAC
+from puma.influence.solvers.lissa import LiSSA
+from puma.influence.solvers.solution import Preconditioner, Solution, Solver, quality
+from puma.influence.solvers.woodbury import Woodbury
 
-SOLVERS: dict[str, Callable[..., Solver]] = {"cg": ConjugateGradients, "dense": Dense}
+SOLVERS: dict[str, Callable[..., Solver]] = {
+    "cg": ConjugateGradients,
+    "dense": Dense,
+    "ekfac": EKFAC,
+    "lissa": LiSSA,
+    "woodbury": Woodbury,
+}
 
 
 def resolve_solver(solver: str | Solver | None = None) -> Solver:
@@ -28,4 +37,16 @@ def resolve_solver(solver: str | Solver | None = None) -> Solver:
     return SOLVERS[solver]()
 
 
-__all__ = ["SOLVERS", "ConjugateGradients", "Dense", "Solution", "Solver", "resolve_solver"]
+__all__ = [
+    "EKFAC",
+    "SOLVERS",
+    "ConjugateGradients",
+    "Dense",
+    "LiSSA",
+    "Preconditioner",
+    "Solution",
+    "Solver",
+    "Woodbury",
+    "quality",
+    "resolve_solver",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,20 +19,61 @@ class Solution:
 
     The residual is measured on ``value`` itself, never carried along by a recursion.
     ``iterations`` counts a solver's steps, 0 for a direct one.
+
+    residual_of: "operator" when A above is the operator that was asked for; "approximation" when
+    the solver put a cheaper matrix in its place and measured on that one only. Small says then
+    that the cheap matrix was inverted well, not that it was a good one: see :func:`quality`.
     """
 
     value: Tensor
     converged: bool
     iterations: int
     residual: float
+    residual_of: str = "operator"
 
 
 class Solver(Protocol):
-    """A linear solver for symmetric positive definite operators: its settings, and ``solve``."""
+    """A linear solver for symmetric positive definite operators: its settings, and ``solve``.
+
+    A solver that needs more than products unwraps the operator: ``Shifted`` holds the damping,
+    and what it shifts may be a mean over examples of a model (``OverExamples``).
+    """
 
     def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
         """Solve ``operator`` x = ``rhs`` (p,). Raises SolverError when it cannot."""
         ...
+
+
+class Preconditioner(Protocol):
+    """Something that inverts an operator roughly, and cheaply for many vectors."""
+
+    def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:
+        """A symmetric positive definite map (p,) -> (p,) that is near the operator's inverse."""
+        ...
+
+
+def quality(operator: LinearOperator, rhs: Tensor, value: Tensor) -> float:
+    """(xᵀb)² / (2·xᵀAx) for x = ``value`` and b = ``rhs``, both (p,): how good a DIRECTION x is.
+
+    That is how far the model ½xᵀAx − xᵀb falls when x is given its best length, so it is blind
+    to the length, >= 0, and largest, ½bᵀA⁻¹b, at the solution. With a gradient for b its unit
+    is nats. A small relative residual can go with a useless step and a large one with a good
+    one; this cannot. Judge on an operator over examples that the solver has not seen.
+
+    0 for x = 0. Raises SolverError for curvature <= 0 along x.
+    """
+    check_rhs(operator, rhs)
+    length = norm(value)
+    if length == 0:
+        return 0.0
+    unit = (value.double() / length).to(value.dtype)
+    curvature = float(unit.double() @ (operator @ unit).double())
+    if not curvature > 0:
+        raise SolverError(
+            f"the operator is not positive definite: curvature {curvature:.3g} along the "
+            "solution; raise damping"
+        )
+    return float(unit.double() @ rhs.double()) ** 2 / (2 * curvature)
 
 
 def check_rhs(operator: LinearOperator, rhs: Tensor) -> None:
@@ -46,6 +88,16 @@ def check_rhs(operator: LinearOperator, rhs: Tensor) -> None:
             f"the right-hand side has {int((~torch.isfinite(rhs)).sum())} entries that are NaN or "
             "infinite; check the model's losses and gradients"
         )
+
+
+def zero_solution(rhs: Tensor) -> Solution:
+    """The solution for a right-hand side of zeros."""
+    return Solution(torch.zeros_like(rhs), converged=True, iterations=0, residual=0.0)
+
+
+def relative_residual(operator: LinearOperator, rhs: Tensor, value: Tensor) -> float:
+    """‖A·value − b‖ / ‖b‖ by one product; ``rhs`` is not zero."""
+    return norm(operator @ value - rhs) / norm(rhs)
 
 
 def norm(vector: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""The weights lambda of Eq. 10: how far each retained example makes up for the removed ones."""
+"""The exact weights for one criterion: the data term has rank one, so one unknown is left."""
 
 from __future__ import annotations
 
@@ -8,45 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from puma.errors import DataError, SettingsError
-
-Bounds = tuple[float, float]
+from puma.influence.reweighting.problem import Bounds
 
 
-def reweight(
-    scores: Tensor,
-    target: float | Tensor,
-    *,
-    l1: float,
-    l2: float,
-    bounds: Bounds = (-1.0, 1.0),
-    solver: str = "exact",
-) -> Tensor:
-    """(n,) λ minimising (scores·λ − target)² + l1·‖λ‖₁ + l2·‖λ‖² within ``bounds`` (Eq. 10).
-
-    ``scores`` (n,) are ψ of the examples to up-weight, ``target`` is Σψ of the removed ones.
-    λ_j > 0 up-weights example j, has no unit, and carries the sign of ψ_j·target. Computed in
-    double precision, returned in the dtype of ``scores``.
-
-    Where the minimiser is not unique: with l1 = l2 = 0 it is the one of least norm, the limit
-    l2 -> 0; with l2 = 0 alone, examples of equal |ψ| get the same fraction of their bounds, or
-    equal shares where these are infinite. λ = 0 exactly when l1 >= 2·|target|·max|ψ| over the
-    examples that the bounds let move.
-
-    Raises DataError for scores or a target that are not finite, SettingsError for a negative
-    penalty, for bounds that do not contain 0, and for an unknown solver.
-    """
-    target = float(target)
-    _check(scores, target, l1, l2, bounds)
-    if solver not in REWEIGHTERS:
-        raise SettingsError(
-            f"unknown reweighting solver {solver!r}; choose one of {', '.join(sorted(REWEIGHTERS))}"
-        )
-    weights = REWEIGHTERS[solver](scores.detach().double(), target, l1, l2, bounds)
-    return weights.to(scores.dtype)
-
-
-def exact_weights(scores: Tensor, target: float, l1: float, l2: float, bounds: Bounds) -> Tensor:
+def single_weights(scores: Tensor, target: float, l1: float, l2: float, bounds: Bounds) -> Tensor:
     """The minimiser in O(n log n); ``scores`` (n,) in double precision, all finite.
 
     The data term has rank one. With t = |ψ|, S = |target| and cap c the bound on the side
@@ -67,11 +32,6 @@ def exact_weights(scores: Tensor, target: float, l1: float, l2: float, bounds: B
     sizes = _sizes(t / unit, caps, goal / unit, l1 / unit / unit, l2 / unit / unit)
     weights[movable] = torch.copysign(sizes, helps[movable])
     return weights
-
-
-REWEIGHTERS: dict[str, Callable[[Tensor, float, float, float, Bounds], Tensor]] = {
-    "exact": exact_weights
-}
 
 
 def _sizes(t: Tensor, caps: Tensor, goal: float, l1: float, l2: float) -> Tensor:
@@ -101,7 +61,7 @@ def _ridge(t: Tensor, caps: Tensor, goal: float, threshold: float, l2: float) ->
         z = max(0.0, float(stops[order[position]]))
         return math.isinf(z) or float(t @ (start + z * t).clamp_(max=caps)) + base + l2 * z > goal
 
-    stopped = _first(too_large, len(order))
+    stopped = first(too_large, len(order))
     full, free = order[:stopped], order[stopped:]
     slope = float(t[free] @ t[free]) + l2
     rest = goal - base - float(t[full] @ caps[full]) - float(t[free] @ start[free])
@@ -122,10 +82,10 @@ def _smallest_moving(t: Tensor, caps: Tensor, goal: float, threshold: float, l2:
         return float(t @ sizes) + l2 * threshold / reference > goal
 
     # The caller knows that the largest moves, whatever round-off says just above the threshold.
-    return float(values[max(1, _first(too_large, len(values))) - 1])
+    return float(values[max(1, first(too_large, len(values))) - 1])
 
 
-def _first(condition: Callable[[int], bool], count: int) -> int:
+def first(condition: Callable[[int], bool], count: int) -> int:
     """The first position where ``condition``, false and then true, holds; ``count`` if none."""
     low, high = 0, count
     while low < high:
@@ -157,22 +117,3 @@ def _greedy(t: Tensor, caps: Tensor, goal: float, l1: float) -> Tensor:
     else:
         sizes[here] = caps[here] * min(1.0, share / float(room[partial]))
     return sizes
-
-
-def _check(scores: Tensor, target: float, l1: float, l2: float, bounds: Bounds) -> None:
-    if scores.ndim != 1 or not scores.is_floating_point():
-        raise DataError(
-            f"scores must be one floating point number per example, got shape "
-            f"{tuple(scores.shape)} of {scores.dtype}"
-        )
-    if not torch.isfinite(scores).all() or not math.isfinite(target):
-        raise DataError(
-            f"scores and target must be finite, got {int((~torch.isfinite(scores)).sum())} bad "
-            f"scores and target {target}; check the solve that made them"
-        )
-    for name, penalty in (("l1", l1), ("l2", l2)):
-        if not (math.isfinite(penalty) and penalty >= 0):
-            raise SettingsError(f"{name} must be finite and >= 0, got {penalty}")
-    lower, upper = bounds
-    if not lower <= 0 <= upper:
-        raise SettingsError(f"bounds must contain 0 (lower <= 0 <= upper), got {tuple(bounds)}")

@@ -1,0 +1,17 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+
+def print_table(title: str, columns: tuple[str, ...], lines: list[list[str]]) -> None:
+    """A table on standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column != "aliases")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)

@@ -1,0 +1,74 @@
+"""Which curvature: its kind, its damping and the examples it is taken over, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from puma.data.base import Examples
+from puma.errors import SettingsError
+from puma.influence.damping import Damping, damped
+from puma.influence.flat import FlatModel, require_examples
+from puma.influence.operators import GaussNewton, Hessian, LinearOperator, Shifted
+from puma.influence.rows import GaussNewtonRows
+
+CURVATURES: dict[str, Callable[[FlatModel, Examples], LinearOperator]] = {
+    "gauss_newton": GaussNewton,
+    "gauss_newton_rows": GaussNewtonRows,
+    "hessian": Hessian,
+}
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Settings of the matrix H of Eq. 9; ``operator`` makes the matrix.
+
+    kind: a name of CURVATURES. damping: a number, or a :class:`Damping` that is measured on the
+    operator itself. sample: take the mean over that many examples, drawn with ``seed``; None
+    takes all. To use the retained data only, pass only these to ``operator``.
+
+    Raises SettingsError for an unknown kind, a damping below 0, or a sample below one.
+    """
+
+    kind: str = "gauss_newton"
+    damping: float | Damping = 0.1
+    sample: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in CURVATURES:
+            raise SettingsError(
+                f"unknown curvature {self.kind!r}; choose one of {', '.join(sorted(CURVATURES))}"
+            )
+        if not isinstance(self.damping, Damping):
+            Damping(self.damping)  # checks the number
+        if self.sample is not None:
+            _require_positive(self.sample)
+
+    def operator(self, flat: FlatModel, examples: Examples) -> Shifted:
+        """The damped p x p matrix at ``flat.vector``, in nats per squared parameter unit."""
+        if self.sample is not None:
+            examples = sampled(examples, self.sample, seed=self.seed)
+        return damped(CURVATURES[self.kind](flat, examples), self.damping)
+
+
+def sampled(examples: Examples, n: int, *, seed: int = 0) -> Examples:
+    """``n`` of the examples, uniformly without replacement, in their order; all if n >= theirs.
+
+    The same seed draws the same rows, and the global random state is not used. Raises DataError
+    for no examples, SettingsError for n below one.
+    """
+    _require_positive(n)
+    require_examples(examples, "a sample")
+    if n >= len(examples):
+        return examples
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(len(examples), generator=generator)[:n].sort().values
+    return examples.subset(rows.to(examples.labels.device))
+
+
+def _require_positive(n: int) -> None:
+    if n < 1:
+        raise SettingsError(f"sample must be >= 1, got {n}; None takes all examples")

@@ -1,0 +1,180 @@
+"""Per-example gradients from one backward pass, by the layers' own rules.
+
+A layer's parameter gradient for example i is a product of what went into the layer and of the
+gradient of what came out, both for example i only. So one pass that records the two gives the
+gradients of a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, unfold
+
+from puma.errors import ModelError
+
+Rule = Callable[[Any, Tensor, Tensor], dict[str, Tensor]]
+
+
+def linear_rule(layer: nn.Linear, into: Tensor, out: Tensor) -> dict[str, Tensor]:  # noqa: ARG001
+    """``into`` (B, ..., inputs), ``out`` (B, ..., outputs)."""
+    if into.ndim == 2:
+        return {"weight": out[:, :, None] * into[:, None, :], "bias": out}
+    into, out = into.flatten(1, -2), out.flatten(1, -2)
+    return {"weight": out.transpose(1, 2) @ into, "bias": out.sum(1)}
+
+
+def convolution_rule(layer: nn.Conv2d, into: Tensor, out: Tensor) -> dict[str, Tensor]:
+    """``into`` (B, channels, height, width), ``out`` the same of the output."""
+    out = out.flatten(2)
+    patches = _patches(layer, into).unflatten(1, (layer.groups, -1))
+    grouped = out.unflatten(1, (layer.groups, -1))
+    return {"weight": grouped @ patches.transpose(2, 3), "bias": out.sum(2)}
+
+
+def normalisation_rule(
+    layer: nn.modules.batchnorm._BatchNorm, into: Tensor, out: Tensor
+) -> dict[str, Tensor]:
+    """``into`` and ``out`` (B, channels, ...); the running statistics are constants."""
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    shape = (1, -1) + (1,) * (into.ndim - 2)
+    scale = (layer.running_var + layer.eps).rsqrt().view(shape)
+    weight = out * (into - layer.running_mean.view(shape)) * scale
+    places = tuple(range(2, into.ndim))
+    if places:
+        weight, out = weight.sum(places), out.sum(places)
+    return {"weight": weight, "bias": out}
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear_rule,
+    nn.Conv2d: convolution_rule,
+    nn.BatchNorm1d: normalisation_rule,
+    nn.BatchNorm2d: normalisation_rule,
+}
+
+
+def trainable_layers(
+    model: nn.Module, kinds: tuple[type[nn.Module], ...] = tuple(RULES)
+) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """(layers with trainable parameters of their own by name, those that are not of ``kinds``).
+
+    The second maps a layer's name to its type; a subclass counts as its parent as long as it
+    keeps the parent's ``forward`` and parameters.
+    """
+    known, others = {}, {}
+    for name, layer in model.named_modules():
+        own = {key for key, p in layer._parameters.items() if p is not None and p.requires_grad}
+        if not own:
+            continue
+        kind = next((kind for kind in kinds if isinstance(layer, kind)), None)
+        if kind and type(layer).forward is kind.forward and own <= {"weight", "bias"}:
+            known[name] = layer
+        else:
+            others[name] = type(layer).__name__
+    return known, others
+
+
+def require_layers(
+    model: nn.Module,
+    solver: str,
+    kinds: tuple[type[nn.Module], ...] = tuple(RULES),
+) -> dict[str, nn.Module]:
+    """The trainable layers by name. Raises ModelError that names those of other ``kinds``."""
+    layers, others = trainable_layers(model, kinds)
+    if others:
+        listed = ", ".join(f"{kind} {name!r}" for name, kind in others.items())
+        known = ", ".join(kind.__name__ for kind in kinds)
+        raise ModelError(
+            f"{solver} knows the layers {known}, but the trainable parameters of {listed} belong "
+            "to others; freeze these or use solver 'cg'"
+        )
+    return layers
+
+
+class LayerRows:
+    """Per-example gradients of a model's trainable parameters, side by side.
+
+    model: in eval mode, this object's own; its flags are changed. slices: where each parameter
+    goes, by name. Raises ModelError for a trainable layer without a rule.
+    """
+
+    def __init__(self, model: nn.Module, slices: dict[str, slice]) -> None:
+        self._model = model
+        self._layers = require_layers(model, "woodbury")
+        # One tensor may be a parameter of several layers: it has one place, and they add up.
+        names = {id(p): name for name, p in model.named_parameters()}
+        self._homes = {
+            name: {
+                key: slices[names[id(parameter)]]
+                for key, parameter in layer._parameters.items()
+                if parameter is not None and parameter.requires_grad
+            }
+            for name, layer in self._layers.items()
+        }
+        model.requires_grad_(False)  # their own gradients are not wanted, and cost a third
+
+    def fill(self, rows: Tensor, features: Tensor, seeds: Tensor) -> None:
+        """Write J_iᵀ seeds_i into ``rows`` (B, p), which holds zeros; ``seeds`` is (B, classes).
+
+        Raises ModelError when a layer does not see one entry per example.
+        """
+        taps: list[Tensor] = []
+        with torch.enable_grad(), self._recording(rows, taps):
+            output = self._model(features)
+            if not taps:  # nothing that trains takes part in the output
+                return
+            torch.autograd.grad(output, taps, seeds, allow_unused=True)
+
+    @contextmanager
+    def _recording(self, rows: Tensor, taps: list[Tensor]) -> Iterator[None]:
+        def record(name: str, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            (into,) = inputs
+            if into.shape[0] != len(rows):
+                raise ModelError(
+                    f"layer {name!r} got {into.shape[0]} entries for a batch of {len(rows)} "
+                    "examples; per-example rows need one each, so use solver 'cg'"
+                )
+            into = into.detach()
+            if not output.requires_grad:
+                # The first layers: something to differentiate by. Not the output itself, which
+                # an in-place activation may overwrite.
+                taps.append(torch.zeros_like(output, requires_grad=True))
+                output = output + taps[-1]
+            output.register_hook(lambda gradient: self._add(rows, name, layer, into, gradient))
+            return output
+
+        handles = [
+            layer.register_forward_hook(
+                lambda layer, inputs, output, name=name: record(name, layer, inputs, output)
+            )
+            for name, layer in self._layers.items()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _add(self, rows: Tensor, name: str, layer: nn.Module, into: Tensor, out: Tensor) -> None:
+        kind = next(kind for kind in RULES if isinstance(layer, kind))
+        with torch.no_grad():
+            parts = RULES[kind](layer, into, out)
+            for key, home in self._homes[name].items():
+                rows[:, home] += parts[key].flatten(1)
+
+
+def _patches(layer: nn.Conv2d, into: Tensor) -> Tensor:
+    """(B, channels·kernel, places) what each output place sees."""
+    padding: Any = layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        into, padding = pad(into, layer._reversed_padding_repeated_twice, mode=mode), 0
+    elif layer.kernel_size == (1, 1) and layer.stride == (1, 1) and padding == (0, 0):
+        return into.flatten(2)
+    return unfold(into, layer.kernel_size, layer.dilation, padding, layer.stride)

@@ -1,0 +1,103 @@
+"""The weights λ of Eq. 10: how far each retained example makes up for the removed ones.
+
+A new solver is one class with a ``weights`` method and one row of the table REWEIGHTERS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from puma.errors import DataError, SettingsError
+from puma.influence.reweighting.exact import Exact, NoReweighting
+from puma.influence.reweighting.general import LBFGSB, SLSQP
+from puma.influence.reweighting.problem import Bounds, Problem, Reweighter
+
+REWEIGHTERS: dict[str, Callable[..., Reweighter]] = {
+    "exact": Exact,
+    "lbfgsb": LBFGSB,
+    "none": NoReweighting,
+    "slsqp": SLSQP,
+}
+
+
+def reweight(
+    scores: Tensor,
+    target: float | Tensor,
+    *,
+    l1: float,
+    l2: float,
+    bounds: Bounds = (-1.0, 1.0),
+    solver: str | Reweighter = "exact",
+) -> Tensor:
+    """(n,) λ minimising ‖Ψλ − target‖² + l1·‖λ‖₁ + l2·‖λ‖² within ``bounds`` (Eq. 10).
+
+    ``scores`` Ψ are ψ of the examples to up-weight: (n,) with a number as ``target``, the Σψ of
+    the removed ones, or (K, n) with a ``target`` (K,) to preserve K criteria at once; scale
+    their rows to say how much each matters. λ_j > 0 up-weights example j and has no unit; for
+    K = 1 it carries the sign of ψ_j·target. Computed in double precision, returned in the dtype
+    of ``scores``. ``solver`` is a name in REWEIGHTERS or, with settings, one of its values.
+
+    Where the minimiser is not unique and solved exactly, K = 1: with l1 = l2 = 0 it is the one
+    of least norm, the limit l2 -> 0; with l2 = 0 alone, examples of equal |ψ| get the same
+    fraction of their bounds, or equal shares where these are infinite. K > 1 with l2 = 0: one of
+    the minimisers, the same for examples of equal scores; any l2 > 0 makes it unique.
+    λ = 0 exactly when l1 >= 2·|Ψ_jᵀ·target| for all examples j that the bounds let move.
+
+    Raises DataError for scores or a target that are not finite or do not fit each other,
+    SettingsError for a negative penalty, for bounds that do not contain 0, and for an unknown
+    solver, SolverError for a solver that did not converge.
+    """
+    problem = _problem(scores, target, l1, l2, bounds)
+    if isinstance(solver, str):
+        if solver not in REWEIGHTERS:
+            raise SettingsError(
+                f"unknown reweighting solver {solver!r}; choose one of "
+                f"{', '.join(sorted(REWEIGHTERS))}"
+            )
+        solver = REWEIGHTERS[solver]()
+    return solver.weights(problem).to(scores.dtype)
+
+
+def _problem(
+    scores: Tensor, target: float | Tensor, l1: float, l2: float, bounds: Bounds
+) -> Problem:
+    """The checked problem, in double precision."""
+    if scores.ndim not in (1, 2) or 0 in scores.shape[:-1] or not scores.is_floating_point():
+        raise DataError(
+            "scores must be one floating point number per example, or a row of them per "
+            f"criterion, got shape {tuple(scores.shape)} of {scores.dtype}"
+        )
+    sums = torch.as_tensor(target, dtype=torch.float64).detach()
+    if sums.shape != scores.shape[:-1]:
+        wanted = f"({len(scores)},), one per row of scores" if scores.ndim == 2 else "one number"
+        raise DataError(f"target must be {wanted}, got shape {tuple(sums.shape)}")
+    if not torch.isfinite(scores).all() or not torch.isfinite(sums).all():
+        raise DataError(
+            f"scores and target must be finite, got {int((~torch.isfinite(scores)).sum())} bad "
+            f"scores and target {sums.tolist()}; check the solve that made them"
+        )
+    for name, penalty in (("l1", l1), ("l2", l2)):
+        if not (math.isfinite(penalty) and penalty >= 0):
+            raise SettingsError(f"{name} must be finite and >= 0, got {penalty}")
+    lower, upper = bounds
+    if not lower <= 0 <= upper:
+        raise SettingsError(f"bounds must contain 0 (lower <= 0 <= upper), got {tuple(bounds)}")
+    rows = torch.atleast_2d(scores.detach().double())
+    return Problem(rows, sums.reshape(-1), l1, l2, (float(lower), float(upper)))
+
+
+__all__ = [
+    "LBFGSB",
+    "REWEIGHTERS",
+    "SLSQP",
+    "Bounds",
+    "Exact",
+    "NoReweighting",
+    "Problem",
+    "Reweighter",
+    "reweight",
+]

@@ -1,0 +1,55 @@
+"""The exact minimiser of Eq. 10, and the choice of λ = 0."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from puma.errors import SettingsError
+from puma.influence.reweighting.newton import several_weights
+from puma.influence.reweighting.problem import Problem
+from puma.influence.reweighting.single import single_weights
+
+
+@dataclass(frozen=True)
+class Exact:
+    """One criterion: directly, in O(n log n). Several: by semismooth Newton in K unknowns.
+
+    The latter's answer is certified: its relative KKT residual is measured, and one above
+    ``tolerance`` after ``max_rounds`` rounds is a SolverError. One criterion needs neither
+    setting. Raises SettingsError for a tolerance outside (0, 1) or no rounds.
+    """
+
+    tolerance: float = 1e-10
+    max_rounds: int = 100
+
+    def __post_init__(self) -> None:
+        check_limits(self.tolerance, max_rounds=self.max_rounds)
+
+    def weights(self, problem: Problem) -> Tensor:
+        if len(problem.target) == 1:
+            scores, target = problem.scores[0], float(problem.target)
+            return single_weights(scores, target, problem.l1, problem.l2, problem.bounds)
+        return several_weights(
+            problem.rescaled(), tolerance=self.tolerance, max_rounds=self.max_rounds
+        )
+
+
+@dataclass(frozen=True)
+class NoReweighting:
+    """λ = 0: plain influence removal, nothing makes up for the removed examples."""
+
+    def weights(self, problem: Problem) -> Tensor:
+        return torch.zeros(problem.size, dtype=torch.float64)
+
+
+def check_limits(tolerance: float, **counts: int) -> None:
+    """Raise SettingsError unless the tolerance is in (0, 1) and every count is >= 1."""
+    if not (math.isfinite(tolerance) and 0 < tolerance < 1):
+        raise SettingsError(f"tolerance must be between 0 and 1, got {tolerance}")
+    for name, count in counts.items():
+        if count < 1:
+            raise SettingsError(f"{name} must be >= 1, got {count}")

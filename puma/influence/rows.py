@@ -1,0 +1,191 @@
+"""A Gauss-Newton matrix as AᵀA with few rows: cheap products, and its inverse in closed form."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from puma.data.base import Examples
+from puma.errors import ModelError, SettingsError, SolverError
+from puma.influence.flat import FlatModel, batches, require_deterministic, require_examples
+from puma.influence.layers import LayerRows
+
+EIGENVECTORS = ("sampled", "all")
+# The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
+TRACE_POWER = 0.75
+
+
+class GaussNewtonRows:
+    """The Gauss-Newton matrix of the mean cross-entropy as AᵀA, A of at most ``rows`` rows.
+
+    Each row is a_i = w_i·J_iᵀu: J_i the Jacobian of example i's logits, u an eigenvector of its
+    output Hessian diag(p_i) − p_i p_iᵀ, scaled so that all rows of all examples give the matrix
+    of :class:`GaussNewton` exactly. If these, n·(classes − 1), are no more than ``rows``, all are
+    taken and AᵀA IS that matrix (``exact``); otherwise it is an unbiased estimate of it:
+
+    - examples are drawn by systematic sampling with probability ∝ trace^0.75, the trace being
+      that of the output Hessian; the weights w_i undo the preference.
+    - eigenvectors="sampled": one per drawn example, with probability ∝ its eigenvalue; "all":
+      every eigenvector of fewer examples, rows/(classes − 1).
+
+    rows: None takes all, however many. seed: of the draws; the global random state is not used.
+    batch_size: of the passes, None for the model's own. max_bytes: the memory for A and AAᵀ.
+    The model may have trainable parameters in Linear, Conv2d and BatchNorm layers only. A is
+    computed at its first use and kept.
+
+    Raises DataError for no examples, SettingsError for settings that cannot be, SolverError for
+    more memory than ``max_bytes``, ModelError for other layers, for parameters used outside of
+    their layer, and for a model that is random in eval mode.
+    """
+
+    def __init__(
+        self,
+        flat: FlatModel,
+        examples: Examples,
+        *,
+        rows: int | None = 1024,
+        eigenvectors: str = "sampled",
+        seed: int = 0,
+        batch_size: int | None = None,
+        max_bytes: int = 2**30,
+    ) -> None:
+        check_rows(rows, eigenvectors, max_bytes)
+        require_examples(examples, "the Gauss-Newton matrix")
+        batches(flat, examples, batch_size)
+        require_deterministic(flat, examples)
+        self.size, self.dtype, self.flat, self.examples = flat.size, flat.dtype, flat, examples
+        self._seed, self._batch_size = seed, batch_size
+        probe = examples.subset(torch.tensor([0], device=examples.labels.device))
+        with torch.no_grad():
+            each = flat.logits(flat.vector, probe.features).shape[1] - 1
+        whole = len(examples) * each
+        self.exact = rows is None or whole <= rows
+        self._each = each if self.exact or eigenvectors == "all" else 1
+        self._drawn = len(examples) if rows is None or self.exact else rows // max(1, self._each)
+        if self._drawn == 0:
+            raise SettingsError(
+                f"rows must be >= {each} to hold all eigenvectors of one example, got {rows}"
+            )
+        self._require_memory(max_bytes)
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        return self.factor.T @ (self.factor @ vector)
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        """(rows, rows) AAᵀ in double precision; its nonzero eigenvalues are those of AᵀA."""
+        return (self.factor @ self.factor.T).double()
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """(rows, p) A."""
+        chosen, seeds = self._seeds()
+        layers = LayerRows(self.flat.module(self.flat.vector), self.flat.slices)
+        factor = torch.zeros(len(seeds), self.size, dtype=self.dtype, device=self.flat.device)
+        step = self._batch_size or self.flat.batch_size
+        for start in range(0, len(seeds), step):
+            part = slice(start, start + step)
+            features = self.examples.features[chosen[part]]
+            layers.fill(factor[part], features, seeds[part])
+            if start == 0:
+                self._check(factor[part], features, seeds[part])
+        return factor
+
+    def _seeds(self) -> tuple[Tensor, Tensor]:
+        """(the examples of the rows, (rows, classes) what to pull back through their logits)."""
+        probabilities = self._probabilities()
+        n = len(probabilities)
+        generator = torch.Generator().manual_seed(self._seed)
+        chosen, weights = torch.arange(n), torch.full((n,), 1 / n, dtype=torch.float64)
+        if not self.exact:
+            traces = (probabilities * (1 - probabilities)).sum(1)
+            chosen, weights = _draw(traces**TRACE_POWER, self._drawn, generator)
+        p = probabilities[chosen]
+        values, vectors = torch.linalg.eigh(torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
+        # Ascending: the first belongs to the direction that moves all logits alike, and is 0.
+        values, vectors = values[:, 1:].clamp(min=0), vectors[:, :, 1:].transpose(1, 2)
+        if self._each == 1 and values.shape[1] > 1:
+            traces = values.sum(1, keepdim=True)
+            uniform = torch.rand(len(values), 1, generator=generator, dtype=torch.float64)
+            picked = (values.cumsum(1) < uniform * traces).sum(1).clamp(max=values.shape[1] - 1)
+            vectors = vectors[torch.arange(len(values)), picked][:, None]
+            values = traces  # eigenvalue / probability
+        seeds = (values * weights[:, None]).sqrt()[:, :, None] * vectors
+        chosen = chosen.repeat_interleave(seeds.shape[1])
+        device = self.examples.features.device
+        return chosen.to(device), seeds.flatten(0, 1).to(self.dtype).to(device)
+
+    @torch.no_grad()
+    def _probabilities(self) -> Tensor:
+        """(n, classes) in double precision: 1 − p must survive p near 1."""
+        parts = [
+            self.flat.logits(self.flat.vector, features).double().softmax(1)
+            for features, _ in batches(self.flat, self.examples, self._batch_size)
+        ]
+        return torch.cat(parts).cpu()
+
+    def _check(self, rows: Tensor, features: Tensor, seeds: Tensor) -> None:
+        """Compare a random combination of the rows with plain differentiation.
+
+        The layers' rules miss a parameter that is also used elsewhere, and mix examples up in a
+        layer whose first dimension is another one.
+        """
+        generator = torch.Generator().manual_seed(1)
+        signs = torch.rand(len(rows), generator=generator).to(rows)
+        point = self.flat.vector.requires_grad_()
+        with torch.enable_grad():
+            total = (signs @ (self.flat.logits(point, features) * seeds)).sum()
+        (expected,) = torch.autograd.grad(total, point)
+        wrong = signs @ rows - expected
+        if wrong.norm() > torch.finfo(self.dtype).eps ** 0.5 * 10 * expected.norm():
+            name = max(self.flat.slices.items(), key=lambda item: wrong[item[1]].norm())[0]
+            raise ModelError(
+                f"the per-example gradients of {name!r} are not what its layer gives; it is used "
+                "outside of that layer, or the layer's first dimension is not the example: use "
+                "solver 'cg'"
+            )
+
+    def _require_memory(self, max_bytes: int) -> None:
+        rows = self._drawn * self._each
+        item = torch.finfo(self.dtype).bits // 8
+
+        def needed(count: int) -> int:
+            return count * self.size * item + 2 * count * count * 8  # AAᵀ and its factorisation
+
+        if needed(rows) > max_bytes:
+            most = int((((self.size * item) ** 2 + 64 * max_bytes) ** 0.5 - self.size * item) / 32)
+            raise SolverError(
+                f"{rows} rows of {self.size} parameters take {needed(rows) / 1e6:.4g} MB, "
+                f"max_bytes allows {max_bytes / 1e6:.4g} MB; lower rows to {most} or raise "
+                "max_bytes"
+            )
+
+
+def check_rows(rows: int | None, eigenvectors: str, max_bytes: int) -> None:
+    """Raise SettingsError for settings that no :class:`GaussNewtonRows` can have."""
+    if rows is not None and rows < 1:
+        raise SettingsError(f"rows must be >= 1, or None for all, got {rows}")
+    if eigenvectors not in EIGENVECTORS:
+        raise SettingsError(
+            f"eigenvectors must be one of {', '.join(EIGENVECTORS)}, got {eigenvectors!r}"
+        )
+    if max_bytes < 1:
+        raise SettingsError(f"max_bytes must be >= 1, got {max_bytes}")
+
+
+def _draw(preference: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(``count`` indices with probability ∝ ``preference``, weights of an unbiased MEAN).
+
+    Systematic: one random offset, equal steps through the cumulative sum. Each index comes as
+    often as expected, up to one, so equal preferences give no repetition.
+    """
+    ends = preference.cumsum(0)
+    total = float(ends[-1])
+    if total == 0:  # every prediction is certain: all rows are zero, whichever are drawn
+        return torch.arange(count) % len(ends), torch.zeros(count, dtype=torch.float64)
+    offset = torch.rand(1, generator=generator, dtype=torch.float64)
+    places = (torch.arange(count, dtype=torch.float64) + offset) * (total / count)
+    chosen = torch.searchsorted(ends, places, right=True).clamp(max=len(ends) - 1)
+    return chosen, total / (preference[chosen] * count * len(ends))

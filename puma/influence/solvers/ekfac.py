@@ -1,0 +1,194 @@
+"""EK-FAC (George et al., 2018) by way of curvlinops: one Kronecker product a layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from puma.errors import ModelError, SettingsError, SolverError
+from puma.influence.flat import batches
+from puma.influence.layers import require_layers, trainable_layers
+from puma.influence.operators import GaussNewton, LinearOperator, unshifted
+from puma.influence.solvers.solution import (
+    Solution,
+    check_rhs,
+    norm,
+    relative_residual,
+    zero_solution,
+)
+
+LAYERS = (nn.Linear, nn.Conv2d)
+OTHER_LAYERS = ("refuse", "damping")
+
+
+@dataclass(frozen=True)
+class EKFAC:
+    """(E + δI)⁻¹b with E the eigenvalue-corrected Kronecker factors of a Gauss-Newton matrix.
+
+    Solves ``Shifted(GaussNewton(...), δ)``. E has no entries between layers, and within one it
+    is diagonal in the product of the eigenbases of its inputs' and its outputs' gradients'
+    covariances; weight and bias share a block. The curvature of the outputs is exact (curvlinops'
+    type-2 Fisher), nothing is sampled. E equals the matrix for one linear layer if the examples
+    share their predicted probabilities or their features; in general it is an approximation.
+    E is computed once for each GaussNewton object.
+
+    other_layers: what becomes of trainable parameters outside of Linear and Conv2d, such as
+    those of BatchNorm. "refuse" names them in an error. "damping" gives them no curvature but
+    δ, so they get b/δ: their steps are far too long if δ is small beside their true curvature.
+    true_residual: measure ``residual`` on the operator, at the price of one of its products;
+    otherwise on nothing but the arithmetic of E, and ``residual_of`` says "approximation".
+
+    Tied weights, layers that are called several times in a pass, grouped convolutions and
+    padding other than with zeros are refused by name: the factors do not hold for them.
+    Needs the package curvlinops-for-pytorch. Raises SettingsError for settings that cannot be.
+    """
+
+    other_layers: str = "refuse"
+    batch_size: int | None = None
+    true_residual: bool = True
+    _known: WeakKeyDictionary[GaussNewton, _Factors] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.other_layers not in OTHER_LAYERS:
+            raise SettingsError(
+                f"other_layers must be one of {', '.join(OTHER_LAYERS)}, got {self.other_layers!r}"
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise SettingsError(f"batch_size must be >= 1, got {self.batch_size}")
+
+    def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
+        """Solve ``operator`` x = ``rhs`` (p,).
+
+        Raises SolverError for an operator that is not a damped Gauss-Newton matrix or a
+        right-hand side that is not finite; ModelError for a model that EK-FAC does not cover.
+        """
+        check_rhs(operator, rhs)
+        apply = self.inverse(operator)
+        if norm(rhs) == 0:
+            return zero_solution(rhs)
+        value = apply(rhs)
+        if not torch.isfinite(value).all():
+            raise SolverError("EK-FAC's solution is not finite; check the model or raise damping")
+        if self.true_residual:
+            return Solution(value, True, 0, relative_residual(operator, rhs, value))
+        base, shift = unshifted(operator)
+        assert isinstance(base, GaussNewton)
+        residual = norm(self._known[base].times(value, shift) - rhs) / norm(rhs)
+        return Solution(value, True, 0, residual, residual_of="approximation")
+
+    def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:
+        """x -> (E + δI)⁻¹x, for use as a preconditioner. Raises what ``solve`` does."""
+        base, shift = unshifted(operator)
+        if not isinstance(base, GaussNewton):
+            raise SolverError(
+                f"ekfac needs the layers of a Gauss-Newton matrix, got {type(base).__name__}; "
+                "pass Shifted(GaussNewton(...), damping) or use solver 'cg'"
+            )
+        if shift == 0:
+            raise SolverError(
+                "the operator is not positive definite enough for ekfac, whose factors have "
+                "eigenvalues of 0; raise damping above 0"
+            )
+        if base not in self._known:
+            self._known[base] = _Factors(base, self.batch_size, self.other_layers)
+        factors = self._known[base]
+        return lambda vector: factors.solve(vector, shift)
+
+
+class _Factors:
+    """curvlinops' EK-FAC of the covered parameters, and where these lie in the flat vector."""
+
+    def __init__(self, base: GaussNewton, batch_size: int | None, other_layers: str) -> None:
+        try:
+            from curvlinops import EKFACLinearOperator  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise SolverError(
+                "solver 'ekfac' needs the package curvlinops-for-pytorch, which is not installed; "
+                "install it or use solver 'woodbury'"
+            ) from error
+        flat = base.flat
+        model = flat.module(flat.vector)
+        if other_layers == "refuse":
+            layers = require_layers(model, "ekfac", LAYERS)
+        else:
+            layers, _ = trainable_layers(model, LAYERS)
+        if not layers:
+            raise ModelError("ekfac found no trainable Linear or Conv2d; use solver 'cg'")
+        _require_plain(model, layers, base)
+        own = {id(p): name for name, p in model.named_parameters()}
+        covered = [
+            p
+            for layer in layers.values()
+            for p in layer._parameters.values()
+            if p is not None and p.requires_grad
+        ]
+        self._places = [flat.slices[own[id(p)]] for p in covered]
+        for parameter in model.parameters():
+            parameter.requires_grad_(any(parameter is p for p in covered))
+        data = list(batches(flat, base.examples, batch_size))
+        self._matrix: Any = EKFACLinearOperator(
+            model,
+            nn.CrossEntropyLoss(reduction="mean"),
+            covered,
+            data,
+            check_deterministic=False,
+            fisher_type="type-2",
+            num_per_example_loss_terms=1,
+            separate_weight_and_bias=False,
+            num_data=len(base.examples),
+        )
+
+    def solve(self, vector: Tensor, shift: float) -> Tensor:
+        from curvlinops import KFACInverseLinearOperator
+
+        inverse = KFACInverseLinearOperator(self._matrix, damping=shift, use_exact_damping=True)
+        return self._apply(inverse, vector, vector / shift)
+
+    def times(self, vector: Tensor, shift: float) -> Tensor:
+        return self._apply(self._matrix, vector, torch.zeros_like(vector)) + shift * vector
+
+    def _apply(self, matrix: Any, vector: Tensor, elsewhere: Tensor) -> Tensor:
+        with torch.enable_grad():  # the first product differentiates
+            image = matrix @ torch.cat([vector[place] for place in self._places])
+        result = elsewhere
+        parts = image.split([place.stop - place.start for place in self._places])
+        for place, part in zip(self._places, parts, strict=True):
+            result[place] = part
+        return result
+
+
+def _require_plain(model: nn.Module, layers: dict[str, nn.Module], base: GaussNewton) -> None:
+    """Refuse by name what the Kronecker factors silently get wrong."""
+    for name, layer in layers.items():
+        if isinstance(layer, nn.Conv2d) and (layer.groups > 1 or layer.padding_mode != "zeros"):
+            raise ModelError(
+                f"ekfac does not cover the convolution {name!r}, which is grouped or pads with "
+                "something else than zeros; use solver 'woodbury'"
+            )
+    holders = Counter(
+        id(p) for module in model.modules() for p in module._parameters.values() if p is not None
+    )
+    calls: Counter[str] = Counter()
+    handles = [
+        layer.register_forward_hook(lambda *_, name=name: calls.update([name]))
+        for name, layer in layers.items()
+    ]
+    with torch.no_grad():
+        model(base.examples.features[:1])
+    for handle in handles:
+        handle.remove()
+    for name, layer in layers.items():
+        tied = any(holders[id(p)] > 1 for p in layer._parameters.values() if p is not None)
+        if tied or calls[name] != 1:
+            raise ModelError(
+                f"ekfac needs layers with weights of their own that are used once, but {name!r} "
+                f"is {'tied' if tied else f'called {calls[name]} times'}; use solver 'woodbury'"
+            )

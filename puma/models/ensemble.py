@@ -1,0 +1,68 @@
+"""Several models that vote, as one ordinary module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from puma.errors import ModelError
+
+Vote = Literal["mean", "majority"]
+
+
+class Ensemble(nn.Module):
+    """The vote of ``members``: (B, ...) features to (B, classes) logits.
+
+    vote: with 'mean', the logits are the log of the members' mean probability; with
+        'majority', the log of (votes_c + 1/C) / (m + 1) for class c of C, where every one of m
+        members votes for its most probable class and one more vote is shared by all classes,
+        so that no logit is infinite. Either way softmax gives the shares back, the loss of an
+        example is −log of its label's share, and the lowest class wins a tie. A majority has
+        no gradient.
+    voting: (members,) boolean buffer, saved with the weights. A member that is not True
+        there is left out of the vote, as if it did not exist: see :meth:`silence`.
+
+    Raises ModelError without members.
+    """
+
+    voting: Tensor
+
+    def __init__(self, members: Sequence[nn.Module], *, vote: Vote = "mean") -> None:
+        super().__init__()
+        if not members:
+            raise ModelError("an ensemble of 0 models cannot vote; pass at least one")
+        self.members = nn.ModuleList(members)
+        self.vote: Vote = vote
+        self.register_buffer("voting", torch.ones(len(members), dtype=torch.bool))
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits = torch.stack([member(features) for member in self.members])  # (members, B, classes)
+        heard = self.voting[:, None, None]
+        if self.vote == "mean":
+            silent = torch.full_like(logits, -torch.inf)
+            summed = torch.where(heard, log_softmax(logits, -1), silent).logsumexp(0)
+            return summed - self.voting.sum().to(logits.dtype).log()
+        classes = logits.shape[-1]
+        numbers = torch.arange(classes, device=logits.device)
+        votes = (logits.argmax(-1, keepdim=True) == numbers) & heard
+        shares = (votes.sum(0).to(logits.dtype) + 1 / classes) / (self.voting.sum() + 1)
+        return shares.log()
+
+    def silence(self, member: int) -> None:
+        """Leave ``member`` (counted from 0) out of the vote from now on.
+
+        Raises ModelError, and changes nothing, when it is the last one that votes.
+        """
+        others = self.voting.clone()
+        others[member] = False
+        if not others.any():
+            raise ModelError("the last voting member of an ensemble cannot be silenced")
+        self.voting.copy_(others)
+
+    def member(self, number: int) -> nn.Module:
+        """The model of that number, counted from 0."""
+        return self.members[number]
