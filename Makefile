@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# The stages of dvc.yaml call papermill and puma by name.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := 1
 
@@ -24,8 +26,8 @@ demo: install ## train, register, remove marked people's rows, audit, and compar
 	@echo
 	@echo "Look at the versions side by side:  make ui   then open  http://127.0.0.1:5000/#/models"
 
-repro: install
-	$(BIN)/dvc repro
+repro: install ## run the pipeline: only what changed since the last time
+	dvc repro
 
 compare: install ## print the comparison of the registered versions
 	@$(BIN)/puma compare german_credit

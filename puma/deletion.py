@@ -54,11 +54,11 @@ class DeletionSet:
         """What the set amounts to, in counts alone."""
         text = f"{len(self.subject_ids)} subjects, {len(self.rows)} training rows"
         if self.n_duplicates:
-            text += f", {self.n_duplicates} duplicated lines merged"
+            text += f"; {self.n_duplicates} duplicated lines merged"
         if len(self.test_rows):
-            text += f", {len(self.test_rows)} test rows of theirs"
+            text += f"; {len(self.test_rows)} test rows of theirs, left as they are"
         if self.test_only_ids:
-            text += f", {len(self.test_only_ids)} ids only in the test split"
+            text += f"; {len(self.test_only_ids)} ids only in the test split, nothing to remove"
         return text
 
     def digest(self, key: bytes) -> str:

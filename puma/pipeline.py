@@ -139,7 +139,7 @@ def record_audit(
         weights_digest=receipt.weights_digest, deletion_digest=digest, metrics=metrics
     )
     record.write(workspace.audit(name, version))
-    write_json(workspace.metrics(name, version), metrics)
+    write_json(workspace.metrics(name, version), {**receipt.metrics, **metrics})
 
 
 def _architecture(settings: ModelSettings, model: nn.Module) -> ModelSettings:

@@ -18,6 +18,7 @@ from puma.settings import ModelSettings, Strict, is_original, original_of
 from puma.workspace import Workspace
 
 RETRAIN = "retrain"
+BEFORE = ("attack_rate", "attack_auc", "removed_loss")
 
 
 class Receipt(Strict):
@@ -84,7 +85,8 @@ class AuditRecord(Strict):
 def read_receipts(workspace: Workspace, dataset: str) -> tuple[Receipt, ...]:
     """The complete receipts of ``dataset``: the originals first, then each method in order.
 
-    The audit's metrics are merged in; where the same deletion was also retrained, every
+    The audit's metrics are merged in, and into a removal's also its parent's for the same
+    request (``attack_rate_before`` …), since a later request measures the parent anew; where the same deletion was also retrained, every
     removal gains ``retrain_seconds`` and ``speedup_vs_retrain``. Raises DataError when a
     receipt or its audit is absent or malformed, or when they do not belong together: a removal
     from another original, another request or other data than the rest, an audit of other
@@ -95,18 +97,21 @@ def read_receipts(workspace: Workspace, dataset: str) -> tuple[Receipt, ...]:
     requests = {receipt.deletion_digest for receipt in found.values()} - {None}
     if len(requests) > 1:
         raise _mixed(dataset, "the removals answer different requests")
-    receipts = []
+    receipts, audits = [], {}
     for name, receipt in found.items():
         if not is_original(name) and receipt.parent != found[original_of(name)].fingerprint:
             raise _mixed(dataset, f"{name} was made from an earlier original")
         if receipt.data_digest != found[versions[0]].data_digest:
             raise _mixed(dataset, f"{name} was made from other data than {versions[0]}")
-        audit = _read_audit(workspace.audit(dataset, name))
+        audit = audits[name] = _read_audit(workspace.audit(dataset, name))
         if audit.weights_digest != receipt.weights_digest:
             raise _mixed(dataset, f"the audit of {name} attacked other weights than it has now")
         if audit.deletion_digest not in (requests or {audit.deletion_digest}):
             raise _mixed(dataset, f"the audit of {name} was made for another request")
         metrics = {**receipt.metrics, **audit.metrics}
+        if not is_original(name):
+            before = audits[original_of(name)].metrics
+            metrics |= {f"{key}_before": before[key] for key in BEFORE if key in before}
         receipts.append(receipt.model_copy(update={"metrics": metrics}))
     return tuple(_with_speedup(receipt, receipts) for receipt in receipts)
 

@@ -75,7 +75,7 @@ def train(
     with (
         torch.enable_grad(),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
-        tqdm(total=total, desc=label, unit="step", disable=not progress, mininterval=0.5) as bar,
+        tqdm(total=total, desc=label, unit="step", disable=not progress, mininterval=2) as bar,
     ):
         torch.manual_seed(seed)  # for a model that draws in training, as dropout does
         while step < total:

@@ -170,10 +170,11 @@ def test_removals_gain_the_audit_and_the_time_that_retraining_took(tmp_path: Pat
     found = read_receipts(workspace, "toy")
     assert [each.method for each in found] == ["original", "puma", "retrain"]
     audited = {"accuracy": 0.75, "attack_rate": 0.25}
+    removed = {**audited, "attack_rate_before": 0.25}
     assert [each.metrics for each in found] == [
         {**audited, "runtime_seconds": 9.0},
-        {**audited, "runtime_seconds": 0.5, "retrain_seconds": 6.0, "speedup_vs_retrain": 12.0},
-        {**audited, "runtime_seconds": 6.0, "retrain_seconds": 6.0, "speedup_vs_retrain": 1.0},
+        {**removed, "runtime_seconds": 0.5, "retrain_seconds": 6.0, "speedup_vs_retrain": 12.0},
+        {**removed, "runtime_seconds": 6.0, "retrain_seconds": 6.0, "speedup_vs_retrain": 1.0},
     ]
     assert [each.fingerprint for each in found] == [
         Receipt.read(workspace.receipt("toy", each.method)).fingerprint for each in found
@@ -205,7 +206,7 @@ def test_speedup_needs_retraining(tmp_path: Path, others: tuple[Receipt, ...]) -
     workspace = publish(tmp_path, ORIGINAL, *originals, version("puma", 0.5, "h1"), *others)
     puma = read_receipts(workspace, "toy")[1 + len(originals)]
     assert puma.method == "puma"
-    assert set(puma.metrics) == {"accuracy", "runtime_seconds", "attack_rate"}
+    assert set(puma.metrics) == {"accuracy", "runtime_seconds", "attack_rate", "attack_rate_before"}
 
 
 def test_receipts_without_their_audit_are_incomplete(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ def test_record_holds_no_times(filled: Workspace) -> None:
         "metrics": {
             "accuracy": 0.7,
             "attack_rate": 0.625,
+            "attack_rate_before": 0.75,
             "retrain_seconds": 1.5,
             "runtime_seconds": 0.25,
             "speedup_vs_retrain": 6.0,
