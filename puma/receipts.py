@@ -86,8 +86,9 @@ def read_receipts(workspace: Workspace, dataset: str) -> tuple[Receipt, ...]:
     """The complete receipts of ``dataset``: the originals first, then each method in order.
 
     The audit's metrics are merged in, and into a removal's also its parent's for the same
-    request (``attack_rate_before`` …), since a later request measures the parent anew; where the same deletion was also retrained, every
-    removal gains ``retrain_seconds`` and ``speedup_vs_retrain``. Raises DataError when a
+    request (``attack_rate_before`` …), since a later request measures the parent anew; where
+    the same deletion was also retrained, every removal gains ``retrain_seconds`` and
+    ``speedup_vs_retrain``. Raises DataError when a
     receipt or its audit is absent or malformed, or when they do not belong together: a removal
     from another original, another request or other data than the rest, an audit of other
     weights. Stages run one by one leave such a mixture; the pipeline does not.

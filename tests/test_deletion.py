@@ -283,8 +283,8 @@ def test_digest_tells_two_people_from_one_whose_id_looks_like_both() -> None:
 
 def test_repr_counts_and_names_nobody(toy: Dataset) -> None:
     assert repr(DeletionSet.of(["ann", "bob", "bob", "tom"], toy)) == (
-        "DeletionSet('toy', 2 subjects, 4 training rows; 1 duplicated lines merged, "
-        "3 test rows of theirs; 1 ids only in the test split, nothing to remove)"
+        "DeletionSet('toy', 2 subjects, 4 training rows; 1 duplicated lines merged; "
+        "3 test rows of theirs, left as they are; 1 ids only in the test split, nothing to remove)"
     )
     assert repr(DeletionSet.of(["dee"], toy)) == "DeletionSet('toy', 1 subjects, 1 training rows)"
 
