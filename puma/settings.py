@@ -105,7 +105,7 @@ class PumaSettings(Strict):
     l2: NonNegative = 1e-6
     max_weight: Positive = 1.0
     solver: str = "cg"
-    tolerance: Positive = 1e-4
+    tolerance: Positive = 0.01
     max_iterations: Count = 1000
     rows: Count = 1024
     curvature_sample: Count | None = None
@@ -165,17 +165,9 @@ class Settings(Strict):
 
     seed: Seed = 0
     datasets: tuple[str, ...] = ("german_credit", "breast_cancer")
-    originals: tuple[str, ...] = ("original", "sisa_original", "amnesiac_original")
-    methods: tuple[str, ...] = ("retrain", "amnesiac", "sisa", "puma")
-    versions: tuple[str, ...] = (
-        "original",
-        "sisa_original",
-        "amnesiac_original",
-        "retrain",
-        "amnesiac",
-        "sisa",
-        "puma",
-    )
+    originals: tuple[str, ...] = ("original",)
+    methods: tuple[str, ...] = ("retrain", "puma")
+    versions: tuple[str, ...] = ("original", "retrain", "puma")
     data: DataSettings = DataSettings()
     marking: MarkingSettings = MarkingSettings()
     deletion: DeletionSettings = DeletionSettings()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
 from puma import cli
@@ -28,7 +29,13 @@ from tests.registry.projects import (
 
 __all__ = ["_default_store", "template"]
 
-DEFAULTS = Settings()
+EVERYTHING = {
+    "datasets": [DATASET],
+    "originals": ["original", "sisa_original", "amnesiac_original"],
+    "methods": ["retrain", "amnesiac", "sisa", "puma"],
+}
+EVERYTHING["versions"] = EVERYTHING["originals"] + EVERYTHING["methods"]
+DEFAULTS = Settings.model_validate(EVERYTHING)
 ENSEMBLES = {"sisa_original": "mean", "sisa": "majority"}
 
 
@@ -44,7 +51,7 @@ def found(
     template: Workspace, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Workspace, list[Registered]]:
     root = tmp_path_factory.mktemp("seven")
-    (root / "params.yaml").write_text(f"datasets: [{DATASET}]\n")
+    (root / "params.yaml").write_text(yaml.safe_dump(EVERYTHING))
     workspace = Workspace(root.resolve())
     receipts = {}
     for seed, version in enumerate(DEFAULTS.versions):
