@@ -99,7 +99,7 @@ class PumaSettings(Strict):
     reweighting: Literal["both", "always", "never"] = "always"
     reference_models: Annotated[int, Number, Field(ge=0)] = 1
     reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 0.9
-    reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
+    reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.2
     level_tolerance: Positive = 0.01
     l1: NonNegative = 0.0
     l2: NonNegative = 1e-6

@@ -59,7 +59,7 @@ class PUMA(PumaSettings, RemovalMethod):
     """
 
     method = "puma"
-    small = {"reference_models": 0}  # noqa: RUF012
+    small = {"level_tolerance": 1.0}  # noqa: RUF012
 
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         run = Stepper(self, trained, deletion_set, progress=progress)
