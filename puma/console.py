@@ -7,11 +7,12 @@ def print_table(title: str, columns: tuple[str, ...], lines: list[list[str]]) ->
     """A table on standard output."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column != "aliases")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(escape, line))  # a tag made by hand may look like markup
     Console().print(table)

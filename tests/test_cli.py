@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from puma import cli
+from puma.console import print_table
 from puma.data import Dataset, Examples
 from puma.errors import DeletionError, PumaError
 from puma.workspace import Workspace
@@ -385,3 +386,8 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_a_table_shows_what_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("versions", ("method",), [["[/x]"]])
+    assert "[/x]" in capsys.readouterr().out

@@ -52,6 +52,10 @@ def tracking_uri(workspace: Workspace) -> str:
             f"{OVERRIDE} is {uri!r}: MLflow keeps no model registry in plain files; name a "
             "database (sqlite:///…, postgresql://…) or a server (http://…), or unset it"
         )
+    relative = uri.removeprefix("sqlite:///")
+    if relative != uri and not Path(relative).is_absolute():
+        # Left as it is, it would be another store in every working directory.
+        return f"sqlite:///{workspace.root.resolve() / relative}"
     return uri
 
 

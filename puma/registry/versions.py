@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -73,8 +74,8 @@ def aliases_of(version: int, aliases: dict[str, int]) -> tuple[str, ...]:
 
 def parent_version(tags: dict[str, str]) -> int | None:
     """The version that the tagged one was made from."""
-    value = tags.get("puma.parent_version")
-    return None if value is None else int(value)
+    value = tags.get("puma.parent_version", "")
+    return int(value) if value.isdecimal() else None
 
 
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
@@ -93,17 +94,30 @@ def _every(client: MlflowClient, query: str) -> list[ModelVersion]:
     return found
 
 
+def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
+    """The finite metrics of a run; none where the run was deleted for good."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        logged = client.get_run(run_id).data.metrics if run_id else {}
+    except MlflowException:
+        return {}
+    return {name: value for name, value in logged.items() if math.isfinite(value)}
+
+
 def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> VersionRow:
+    """One version, also one that somebody made by hand: what it does not say is blank."""
     tags = dict(found.tags)
+    removed = tags.get("puma.n_removed", "")
     created = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC)
     return VersionRow(
         version=int(found.version),
         aliases=aliases_of(int(found.version), aliases),
         method=tags.get("puma.method", ""),
         parent_version=parent_version(tags),
-        n_removed=int(tags.get("puma.n_removed", 0)),
+        n_removed=int(removed) if removed.isdecimal() else 0,
         deletion_digest=tags.get("puma.deletion_digest"),
-        metrics=client.get_run(found.run_id).data.metrics if found.run_id else {},
+        metrics=_metrics(client, found.run_id),
         fingerprint=tags.get(FINGERPRINT, ""),
         run_id=found.run_id or "",
         created=created.isoformat(timespec="seconds"),

@@ -170,3 +170,13 @@ def test_two_processes_at_once_share_one_store(tmp_path: Path) -> None:
     answers = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], answers
     assert answers == [("1\n", ""), ("1\n", "")]  # and not a word of MLflow's migrations
+
+
+def test_a_relative_override_is_the_same_store_from_everywhere(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    assert tracking_uri(workspace) == f"sqlite:///{workspace.root}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////elsewhere/m.db")
+    assert tracking_uri(workspace) == "sqlite:////elsewhere/m.db"

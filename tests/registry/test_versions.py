@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 import torch
 
@@ -200,3 +204,19 @@ def test_store_holds_no_id(workspace: Workspace) -> None:
 def holds(path: Path, *needles: bytes) -> bool:
     content = path.read_bytes()
     return any(needle in content for needle in needles)
+
+
+def test_a_version_made_by_hand_is_listed_with_blanks(filled: Workspace, tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(filled.root, root)
+    uri = f"sqlite:///{root}/mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+    for tag, value in {"n_removed": "many", "parent_version": "none", "method": "[/x]"}.items():
+        client.set_model_version_tag("puma-toy", "3", f"puma.{tag}", value)
+    with closing(sqlite3.connect(root / "mlflow.db")) as store, store:
+        store.execute("UPDATE model_versions SET run_id = 'gone' WHERE version = 3")
+
+    odd = list_versions(client, DATASET)[-1]
+
+    assert (odd.version, odd.method, odd.parent_version, odd.n_removed) == (3, "[/x]", None, 0)
+    assert odd.metrics == {}
