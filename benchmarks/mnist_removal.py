@@ -2,7 +2,7 @@
 
     PUMA_DATA_DIR=<folder that holds MNIST/raw> python benchmarks/mnist_removal.py
 
-Two training epochs, two removals and two retrainings: about ten minutes on two idle cores.
+Two training epochs, two removals and two retrainings: a quarter of an hour on two idle cores.
 Writes docs/results/mnist.csv and prints it. The removal's seconds run from the loaded model and
 data to the new weights; run it on an otherwise idle machine, or the ratio means nothing.
 """
