@@ -159,7 +159,8 @@ class Stepper:
             return self.criterion.value(flat, flat.vector - share * solved.value)
 
         def allowed(share: float) -> bool:
-            return value(share) < start and abs(value(share) - self.before) <= self.method.budget
+            reached = value(share)
+            return reached < start and abs(reached - self.before) <= self.method.budget
 
         share = largest_dose(allowed, max_dose=1.0, precision=0.1).dose
         self.model = flat.module(flat.vector - share * solved.value)
