@@ -10,13 +10,14 @@ import json
 import os
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from puma.cli_benchmark import removal_benchmark
+from puma.cli_benchmark import audit_benchmark, removal_benchmark
 from puma.console import print_table
 from puma.errors import DeletionError, PumaError, RegistryError, SettingsError
 from puma.settings import ORIGINAL, is_original
@@ -34,7 +35,10 @@ COMPARED = (
     "attack_rate",
     "attack_rate_unseen",
     "attack_auc",
+    "attack_auc_retrained",
     "attack_quality",
+    "remaining_influence",
+    "gap_to_retrain",
     "criterion_drift",
     "runtime_seconds",
     "retrain_seconds",
@@ -65,6 +69,7 @@ app = typer.Typer(
     help="Remove people's rows from trained models, and read the evidence.",
 )
 app.command("removal-benchmark")(removal_benchmark)
+app.command("audit-benchmark")(audit_benchmark)
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 
 
@@ -78,8 +83,13 @@ def versions(
     if as_json:
         print(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
         return
-    columns = ("", "method", "aliases", "from", "rows", "deletion", "acc.", "attack", "secs")
-    print_table(f"Versions of puma-{dataset}", columns, [_listed(row) for row in rows])
+    columns = ("", "method", "aliases", "from", "rows", "deletion", "acc.", "verdict", "secs")
+    print_table(
+        f"Versions of puma-{dataset}",
+        columns,
+        [_listed(row) for row in rows],
+        wrapped=("aliases", "verdict"),
+    )
     if not rows:
         typer.echo(f"no version of puma-{dataset} yet; run `dvc repro`", err=True)
 
@@ -104,6 +114,49 @@ def compare(dataset: DatasetName) -> None:
     _print_comparison(f"Versions of puma-{dataset}", [row for row in rows if row not in own])
     if own:
         _print_comparison("Originals that one method removes from", own)
+
+
+@app.command()
+def audit(
+    dataset: DatasetName,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A number or an alias.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """Attack a registered version, and say whether its removal holds.
+
+    Exit code: 0 passed, 1 any other verdict, 2 it could not be audited.
+    """
+    workspace = _workspace(dataset)
+    from puma.reaudit import audit_version
+
+    try:
+        row, report = audit_version(workspace, dataset, version)
+    except PumaError:
+        raise
+    except Exception as error:  # Python's own exit code for it, 1, would pass for a verdict
+        traceback.print_exc()
+        raise typer.Exit(REFUSED) from error
+    verdict = report.verdict
+    if as_json:
+        found = {
+            "dataset": dataset,
+            "version": row.version,
+            "method": row.method,
+            "verdict": verdict.name,
+            "reason": verdict.reason,
+            "metrics": report.metrics,
+            "unresolved": report.unresolved,
+        }
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        lines = [[name, _number(value)] for name, value in report.metrics.items()]
+        title = f"Audit of puma-{dataset} version {row.version} ({row.method})"
+        print_table(title, ("", "value"), lines)
+        for name, reason in report.unresolved.items():
+            print(f"{name} cannot be told: {reason}")
+        print(f"{verdict.name}: {verdict.reason}")
+    if not verdict.passed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -266,7 +319,9 @@ def _listed(row: VersionRow) -> list[str]:
         "-" if row.parent_version is None else str(row.parent_version),
         str(row.n_removed),
         "-" if row.deletion_digest is None else row.deletion_digest[:SHOWN_DIGITS],
-        *(_number(row.metrics.get(n)) for n in ("accuracy", "attack_rate", "runtime_seconds")),
+        _number(row.metrics.get("accuracy")),
+        _words(row.verdict),
+        _number(row.metrics.get("runtime_seconds")),
     ]
 
 
@@ -278,10 +333,17 @@ def _print_comparison(title: str, rows: list[VersionRow]) -> None:
             *("-" if row.parent_version is None else f"{row.parent_version}" for row in rows),
         ],
         ["removed rows", *(str(row.n_removed) for row in rows)],
+        ["verdict", *(_words(row.verdict) for row in rows)],
         *([name, *(_number(row.metrics.get(name)) for row in rows)] for name in COMPARED),
     ]
     shown = [line for line in lines if set(line[1:]) != {"-"}]
-    print_table(title, ("", *(f"{row.version} {row.method}" for row in rows)), shown)
+    columns = tuple(f"{row.version} {row.method}" for row in rows)
+    print_table(title, ("", *columns), shown, wrapped=columns)
+
+
+def _words(verdict: str | None) -> str:
+    """With spaces, where a narrow column may break it."""
+    return "-" if verdict is None else verdict.replace("_", " ")
 
 
 def _number(value: float | None) -> str:

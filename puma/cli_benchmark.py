@@ -1,4 +1,7 @@
-"""``puma removal-benchmark``; imports what takes seconds only when it runs, as puma.cli does."""
+"""``puma removal-benchmark`` and ``puma audit-benchmark``.
+
+They import what takes seconds only when they run, as puma.cli does.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import typer
 
 from puma.console import print_table
 from puma.errors import SettingsError
+from puma.settings import Settings
 from puma.workspace import Workspace
+
+SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
 
 
 def removal_benchmark(
@@ -31,10 +37,7 @@ def removal_benchmark(
     and seed are not read.
     """
     workspace = Workspace.find()
-    settings, folder = workspace.settings, workspace.source_folder
-    if folder is not None:
-        data = settings.data.model_copy(update={"folder": str(folder)})
-        settings = settings.model_copy(update={"data": data})
+    settings = _settings(workspace)
     try:
         shares = [float(share) for share in fractions.split(",")]
     except ValueError:
@@ -42,7 +45,7 @@ def removal_benchmark(
     from puma.benchmark import SHORT, cluster_table, run_benchmark, scenarios
     from puma.files import write_text
 
-    names = [name.strip() for name in datasets.split(",")]
+    names = _names(datasets)
     cases = scenarios(shares)
     frame = run_benchmark(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
     target = output or workspace.root / "docs" / "results" / "removal.csv"
@@ -51,3 +54,53 @@ def removal_benchmark(
         heading, lines = cluster_table(frame, name, SHORT, deviations=False)
         print_table(f"{name}: one cluster of every class removed", tuple(heading), lines)
     typer.echo(f"{len(frame)} rows, {int((frame['note'] != '').sum())} of them notes: {target}")
+
+
+def audit_benchmark(
+    datasets: Annotated[
+        str, typer.Option(help="Names, separated by commas.")
+    ] = "german_credit,breast_cancer",
+    seeds: Annotated[int, typer.Option(min=1, help="0 to SEEDS - 1.")] = 10,
+    output: Annotated[
+        Path | None, typer.Option(help="CSV; docs/results/audit.csv of the project if absent.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
+    clusters: Annotated[
+        str, typer.Option(help="k-means clusters per class, the smallest of which goes.")
+    ] = "8,3",
+) -> None:
+    """Audit every removal method, and the unmodified originals, one CSV row a version.
+
+    Methods, training and limits are as params.yaml says; its datasets, marking and seed are not
+    read. The verdict of retrain should be passed, that of an original never.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    try:
+        counts = [int(count) for count in clusters.split(",")]
+    except ValueError:
+        raise SettingsError(f"--clusters {clusters!r} is no list such as 8,3") from None
+    from puma.benchmark import run_audits, verdicts
+    from puma.files import write_text
+
+    frame = run_audits(_names(datasets), settings=settings, seeds=seeds, clusters=counts, jobs=jobs)
+    target = output or workspace.root / "docs" / "results" / "audit.csv"
+    write_text(target, frame.to_csv(index=False))
+    table = verdicts(frame)
+    lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]
+    columns = tuple(SHORTER.get(name, name) for name in map(str, table.columns))
+    print_table("verdicts, in seeds", columns, lines)
+    typer.echo(f"{len(frame)} rows: {target}")
+
+
+def _settings(workspace: Workspace) -> Settings:
+    """params.yaml's, with a data folder that does not depend on where the command runs."""
+    settings, folder = workspace.settings, workspace.source_folder
+    if folder is None:
+        return settings
+    data = settings.data.model_copy(update={"folder": str(folder)})
+    return settings.model_copy(update={"data": data})
+
+
+def _names(datasets: str) -> list[str]:
+    return [name.strip() for name in datasets.split(",")]

@@ -8,10 +8,10 @@ from torch import nn
 from puma import predictions
 from puma.data.base import Dataset
 from puma.deletion import DeletionSet, project_key
-from puma.errors import DataError, ModelError
-from puma.files import sha256, write_json, write_text
+from puma.errors import ModelError
+from puma.files import sha256, write_text
 from puma.models import Ensemble, build_model, load_weights, save_weights, weights_digest
-from puma.receipts import AuditRecord, Receipt
+from puma.receipts import Receipt
 from puma.removal.base import Removal, Trained
 from puma.settings import ORIGINAL, ModelSettings, original_of
 from puma.workspace import Workspace
@@ -118,28 +118,6 @@ def record_removal(workspace: Workspace, removal: Removal) -> Receipt:
         },
         loss_curve=removal.history.loss if removal.history else (),
     )
-
-
-def record_audit(
-    workspace: Workspace, version: str, deletion_set: DeletionSet, metrics: dict[str, float]
-) -> None:
-    """Save the ``metrics`` that the audit of ``version`` found, with the weights and the request.
-
-    Raises DataError, with nothing written, when the version was made for another request.
-    """
-    name = deletion_set.dataset.name
-    receipt = Receipt.read(workspace.receipt(name, version))
-    digest = deletion_set.digest(project_key(workspace.key))
-    if receipt.deletion_digest not in (None, digest):
-        raise DataError(
-            f"{name}: {version} answers another request than the one in "
-            f"{workspace.deletion_set(name)}; run `dvc repro` to remove these rows first"
-        )
-    record = AuditRecord(
-        weights_digest=receipt.weights_digest, deletion_digest=digest, metrics=metrics
-    )
-    record.write(workspace.audit(name, version))
-    write_json(workspace.metrics(name, version), {**receipt.metrics, **metrics})
 
 
 def _architecture(settings: ModelSettings, model: nn.Module) -> ModelSettings:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sklearn.metrics import roc_curve
 
 from puma.data.base import Dataset
+from puma.files import write_bytes
 
 # Okabe-Ito, told apart by colour-blind readers too.
 COLOURS = {"removed": "#D55E00", "unseen": "#0072B2", "retained": "#999999"}
 NEUTRAL = "#56B4E9"
+
+
+def save(figures: Mapping[str, Figure], folder: Path) -> None:
+    """Write each as ``folder``/name.png, whole or not at all, in place of what is there."""
+    for stale in folder.glob("*.png"):
+        if stale.stem not in figures:
+            stale.unlink()
+    for name, figure in figures.items():
+        buffer = io.BytesIO()
+        # Without a date or a version, the same picture is the same file.
+        figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+        write_bytes(folder / f"{name}.png", buffer.getvalue())
 
 
 def class_balance(dataset: Dataset) -> Figure:
@@ -80,6 +96,111 @@ def loss_distributions(
         axes.set_xlabel("loss of an example (nats)")
     panels[0].set_ylabel("share of the group")
     panels[0].legend(loc="upper left")
+    return figure
+
+
+def roc_curves(
+    scores: Mapping[str, Mapping[str, np.ndarray]],
+    retrained: Sequence[Mapping[str, np.ndarray]],
+) -> Figure:
+    """LiRA on removed against unseen rows, both axes logarithmic, before and after the removal.
+
+    The band is what retrained models show: the aim is to lie in it, not on the diagonal.
+    """
+    figure = Figure(figsize=(5, 4.4), layout="constrained")
+    axes = figure.subplots()
+    lowest = 1 / len(scores["after"]["unseen"])
+    grid = np.geomspace(lowest / 2, 1, 200)
+    curves = [np.interp(grid, *_roc(each)) for each in retrained]
+    low, high = np.min(curves, 0), np.max(curves, 0)
+    smallest = 0.5 / len(scores["after"]["removed"])  # where 0 is drawn
+    axes.fill_between(
+        grid, low.clip(smallest), high.clip(smallest), color="#DDDDDD", label="retrained models"
+    )
+    for name, colour in (("before", NEUTRAL), ("after", COLOURS["removed"])):
+        false, true = _roc(scores[name])
+        axes.step(
+            false.clip(lowest / 2), true.clip(smallest), where="post", color=colour, label=name
+        )
+    axes.plot(grid, grid.clip(smallest), color="black", linestyle="--", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(lowest / 2, 1)
+    axes.set_ylim(smallest, 1.1)
+    axes.set_xlabel("unseen rows taken for members")
+    axes.set_ylabel("removed rows taken for members")
+    axes.legend(loc="lower right")
+    return figure
+
+
+def _roc(scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The shares of unseen and of removed rows above every threshold, from 0 up to 1."""
+    truth = np.repeat([1, 0], [len(scores["removed"]), len(scores["unseen"])])
+    both = np.concatenate([scores["removed"], scores["unseen"]])
+    false, true, _ = roc_curve(truth, both, drop_intermediate=False)
+    return false, true
+
+
+def margins_against_retraining(margins: np.ndarray) -> Figure:
+    """Each removed row's logit margin before and after, over the range of retrained models.
+
+    ``margins``: (m, 3 + k), see :class:`puma.audit.Pictures`; rows ordered by the band's middle.
+    """
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = figure.subplots()
+    before, after, middle = margins[:, :3].T
+    places = np.arange(len(margins))
+    axes.fill_between(
+        places,
+        margins[:, 3:].min(1),
+        margins[:, 3:].max(1),
+        color="#DDDDDD",
+        step="mid" if len(margins) > 1 else None,
+        label=f"{margins.shape[1] - 3} retrained models",
+    )
+    axes.plot(places, middle, color="#999999", linewidth=1, label="their mean")
+    axes.plot(places, before, ".", color=NEUTRAL, label="before")
+    axes.plot(places, after, ".", color=COLOURS["removed"], label="after")
+    axes.axhline(0, color="black", linewidth=0.5)
+    axes.set_xlabel("removed rows, those that retraining gets wrong first")
+    axes.set_ylabel("logit margin of the label")
+    axes.legend(loc="upper left", ncols=4, fontsize=8)
+    return figure
+
+
+def remaining_influence(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
+    """What is left of the removed rows' influence in each version, with its interval."""
+    figure = Figure(figsize=(8, 1.2 + 0.4 * len(labels)), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(labels))
+    value, low, high = (
+        np.array([row.get(f"remaining_influence{end}", np.nan) for row in metrics])
+        for end in ("", "_low", "_high")
+    )
+    axes.errorbar(
+        value, places, xerr=(value - low, high - value), fmt="o", color=COLOURS["removed"]
+    )
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
+    axes.set_xlabel("remaining influence: 0 = like retraining, 1 = as if nothing was removed")
+    axes.set_yticks(places, labels)
+    axes.invert_yaxis()
+    axes.margins(y=0.2)
+    return figure
+
+
+def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray) -> Figure:
+    """One dot a model: the mean logit margin of the removed rows, by whether it saw them."""
+    figure = Figure(figsize=(6, 1.8), layout="constrained")
+    axes = figure.subplots()
+    for place, (values, colour) in enumerate(
+        ((with_rows, COLOURS["removed"]), (without_rows, COLOURS["unseen"]))
+    ):
+        means = values.mean(1)
+        axes.plot(means, np.full(len(means), place), "o", color=colour, alpha=0.6)
+    axes.set_yticks([0, 1], ["trained on them", "retrained without"])
+    axes.set_xlabel("mean logit margin of the removed rows")
+    axes.margins(y=0.5)
     return figure
 
 

@@ -19,6 +19,7 @@ from puma.workspace import Workspace
 
 RETRAIN = "retrain"
 BEFORE = ("attack_rate", "attack_auc", "removed_loss")
+MEASURED = ("metrics", "loss_curve", "weights", "verdict", "verdict_reason", "unresolved")
 
 
 class Receipt(Strict):
@@ -45,6 +46,9 @@ class Receipt(Strict):
     parameters: dict[str, str | int | float] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)
     loss_curve: tuple[float, ...] = ()
+    verdict: str | None = None
+    verdict_reason: str | None = None
+    unresolved: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -52,7 +56,7 @@ class Receipt(Strict):
 
         Two runs of the same removal on the same weights share it, however long they took.
         """
-        identity = self.model_dump(mode="json", exclude={"metrics", "loss_curve", "weights"})
+        identity = self.model_dump(mode="json", exclude=set(MEASURED))
         return sha256(json.dumps(identity, sort_keys=True).encode())
 
     def write(self, path: Path) -> None:
@@ -72,11 +76,17 @@ class Receipt(Strict):
 
 
 class AuditRecord(Strict):
-    """Which weights an audit attacked, for which request, and its numbers."""
+    """Which weights an audit attacked, for which request, what it concluded, and its numbers.
+
+    ``unresolved``: numbers that the data cannot tell, and why.
+    """
 
     weights_digest: str
     deletion_digest: str
+    verdict: str
+    verdict_reason: str
     metrics: dict[str, float]
+    unresolved: dict[str, str] = Field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         write_json(path, self.model_dump(mode="json"))
@@ -113,7 +123,12 @@ def read_receipts(workspace: Workspace, dataset: str) -> tuple[Receipt, ...]:
         if not is_original(name):
             before = audits[original_of(name)].metrics
             metrics |= {f"{key}_before": before[key] for key in BEFORE if key in before}
-        receipts.append(receipt.model_copy(update={"metrics": metrics}))
+        concluded = {
+            "verdict": audit.verdict,
+            "verdict_reason": audit.verdict_reason,
+            "unresolved": tuple(sorted(audit.unresolved)),
+        }
+        receipts.append(receipt.model_copy(update={"metrics": metrics, **concluded}))
     return tuple(_with_speedup(receipt, receipts) for receipt in receipts)
 
 

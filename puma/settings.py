@@ -82,8 +82,14 @@ class ModelSettings(Strict):
 
 
 class TrainingSettings(Strict):
+    """``learning_rate_schedule`` one_cycle: from learning_rate/25 up to ``learning_rate`` in the
+    first 30 % of the steps, then down to next to nothing (Smith and Topin, 2019): where an
+    image model gets only a few epochs.
+    """
+
     epochs: Count = 50
     learning_rate: Positive = 1e-3
+    learning_rate_schedule: Literal["constant", "one_cycle"] = "constant"
     batch_size: Count = 32
     weight_decay: NonNegative = 0.0
 
@@ -156,8 +162,34 @@ class ShadowSettings(Strict):
     models: Count = 5
     fraction: Annotated[float, Number, Field(gt=0, lt=0.5)] = 0.09
     epochs: Count = 50
+    features: Literal["softmax", "softmax_label", "sorted"] = "softmax_label"
     attack_hidden: tuple[Count, ...] = (128, 64)
     attack_epochs: Count = 50
+
+
+class AuditSettings(Strict):
+    """What an audit is made with, and where its verdict draws the lines.
+
+    models: so many are trained with the removed rows, and so many without. shadow_models:
+    LiRA's, on random halves of all rows. confidence: of every interval.
+    max_influence: largest :class:`puma.audit.RemainingInfluence` that passes, on either side of
+    0. max_surer: the same for the distance of ``surer_than_retrained`` from one half.
+    max_gap: largest :class:`puma.audit.GapToRetraining` ratio.
+    max_accuracy_loss, max_balanced_accuracy_loss: largest falls of the test accuracies below the
+    lower of the parent's and the retrained models'.
+    Every limit gives way to what retrained models show of each other by chance, if that is more.
+    jobs: processes that train models; null = one for each core.
+    """
+
+    models: Annotated[int, Number, Field(ge=3)] = 8
+    shadow_models: Annotated[int, Number, Field(ge=4)] = 32
+    confidence: Fraction = 0.95
+    max_influence: Positive = 0.25
+    max_surer: Annotated[float, Number, Field(gt=0, le=0.5)] = 0.3
+    max_gap: Annotated[float, Number, Field(gt=1, allow_inf_nan=False)] = 2.0
+    max_accuracy_loss: Fraction = 0.03
+    max_balanced_accuracy_loss: Fraction = 0.05
+    jobs: Count | None = None
 
 
 class Settings(Strict):
@@ -179,6 +211,7 @@ class Settings(Strict):
     sisa: SisaSettings = SisaSettings()
     amnesiac: AmnesiacSettings = AmnesiacSettings()
     shadow: ShadowSettings = ShadowSettings()
+    audit: AuditSettings = AuditSettings()
 
     @model_validator(mode="after")
     def _lists_name_each_once(self) -> Settings:

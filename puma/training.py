@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import OneCycleLR
 from tqdm import tqdm
 
 from puma.data.base import Examples
@@ -40,6 +41,8 @@ def train(
 ) -> History:
     """Minimise mean cross-entropy (+ weight_decay/2·‖θ‖²) with Adam, in place.
 
+    The learning rate follows ``settings.learning_rate_schedule`` over all steps.
+
     Batches, and what the model itself draws (dropout), come from ``seed``: the result depends
     on it and the data alone, and the global random state is untouched.
     ``steps`` overrides ``settings.epochs``: training goes on, epoch after epoch, for exactly
@@ -67,6 +70,10 @@ def train(
     optimizer = torch.optim.Adam(
         model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
+    scheduler = None
+    if settings.learning_rate_schedule == "one_cycle":
+        rate = settings.learning_rate
+        scheduler = OneCycleLR(optimizer, rate, total_steps=total, cycle_momentum=False)
     generator = torch.Generator().manual_seed(seed)
     top = int(examples.labels.max())
     history: list[float] = []
@@ -87,6 +94,8 @@ def train(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                if scheduler is not None:
+                    scheduler.step()
                 step += 1
                 sums += loss.item() * len(batch)
                 seen += len(batch)

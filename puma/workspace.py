@@ -76,6 +76,14 @@ class Workspace:
     def attack(self, dataset: str) -> Path:
         return self.artifacts(dataset) / "attack.pt"
 
+    def shadows(self, dataset: str) -> Path:
+        """LiRA's shadow models of ``dataset``."""
+        return self.artifacts(dataset) / "shadows.npz"
+
+    def reference(self, dataset: str, original: str, kind: str) -> Path:
+        """Models trained as ``original`` is, "with" the rows of the request or "without" them."""
+        return self.artifacts(dataset) / "references" / original / f"{kind}.npz"
+
     def receipt(self, dataset: str, version: str) -> Path:
         return self.root / "lineage" / dataset / f"{version}.json"
 
@@ -85,6 +93,10 @@ class Workspace:
 
     def metrics(self, dataset: str, name: str) -> Path:
         return self.root / "metrics" / dataset / f"{name}.json"
+
+    def figures(self, dataset: str, version: str) -> Path:
+        """The folder of the pictures that the registry shows of ``version``."""
+        return self.root / "plots" / dataset / version
 
     def plots(self, dataset: str, name: str) -> Path:
         return self.root / "plots" / dataset / f"{name}.csv"

@@ -5,27 +5,39 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
+from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 from puma import cli
+from puma.audit import VERDICTS
 from puma.benchmark import (
+    AUDITED,
     COLUMNS,
     RUNS,
     Scenario,
     markdown,
     read,
+    run_audits,
     run_benchmark,
     scenarios,
     summarise,
+    verdicts,
 )
+from puma.benchmark import runs as runs_module
 from puma.benchmark.runs import NUMBERS
+from puma.data import Examples, load_dataset
 from puma.errors import DataError, SettingsError
 from puma.files import write_text
+from puma.marking import smallest_clusters
+from puma.models import build_model
 from puma.removal import METHODS
 from puma.settings import Settings
+from puma.training import train
 
 REFERENCE = Path(__file__).parents[1] / "paper" / "reference"
 TINY = {
@@ -41,6 +53,7 @@ TINY = {
         "reweighter": "exact",
     },
     "shadow": {"models": 1, "epochs": 2, "attack_epochs": 2, "attack_hidden": [4]},
+    "audit": {"models": 3, "shadow_models": 4},
 }
 CASES = [Scenario("cluster"), Scenario("ordered", 0.4), Scenario("random", 0.2)]
 TIMES = ["seconds", "retrain_seconds"]
@@ -105,13 +118,44 @@ def test_methods_that_record_are_measured_from_their_own_original(frame: pd.Data
     assert sisa != plain["original_accuracy"].iloc[0]
 
 
-def test_same_but_for_seconds_in_processes_as_in_one(frame: pd.DataFrame) -> None:
+def test_same_but_for_seconds_in_processes_as_in_one(
+    frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads = torch.get_num_threads()
-    again = run(jobs=2, cases=CASES[:1])
-    assert len(again) == len(RUNS)
-    same = frame[: len(RUNS)].drop(columns=TIMES)
-    pd.testing.assert_frame_equal(same, again.drop(columns=TIMES))
+    # What is changed in this process does not reach those that do the work.
+    monkeypatch.setattr(runs_module, "_Pair", None)
+    again = run(jobs=2, seeds=2, cases=CASES[:1])
+    assert list(again["seed"]) == [0, 1] * len(RUNS)
+    same = frame[: len(RUNS)].drop(columns=TIMES).reset_index(drop=True)
+    first = again[again["seed"] == 0].drop(columns=TIMES).reset_index(drop=True)
+    pd.testing.assert_frame_equal(same, first)
+    assert not first["accuracy"].equals(again[again["seed"] == 1]["accuracy"])
     assert torch.get_num_threads() == threads
+
+
+def test_numbers_are_those_of_the_removal_itself(frame: pd.DataFrame) -> None:
+    """Of retraining on the ordered scenario, whose rows and weights can be told by hand."""
+    settings = Settings.model_validate(TINY)
+    data = load_dataset("breast_cancer", seed=0, test_fraction=settings.data.test_fraction)
+    first = data.train.subject_ids[: round(0.4 * len(data.train))]
+    removed = torch.from_numpy(np.isin(data.train.subject_ids, first))
+    unseen = torch.from_numpy(~np.isin(data.test.subject_ids, first))
+    kept = Examples.of(data.train.features[~removed], data.train.labels[~removed])
+    model = build_model(settings.model, data, seed=0)
+    train(model, kept, settings.training, seed=0, progress=False)
+
+    found = frame[(frame["scenario"] == "ordered") & (frame["method"] == "retrain")].iloc[0]
+
+    with torch.no_grad():
+        right = model(data.test.features).argmax(1) == data.test.labels
+        groups = [
+            cross_entropy(model(part.features[rows]), part.labels[rows], reduction="none")
+            for part, rows in ((data.train, removed), (data.test, unseen))
+        ]
+    assert found["accuracy"] == pytest.approx(right.double().mean().item())
+    truth = np.repeat([1, 0], [len(group) for group in groups])
+    told = roc_auc_score(truth, -torch.cat(groups).numpy())
+    assert found["loss_auc"] == pytest.approx(told, abs=1e-3)
 
 
 def test_failures_are_rows_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +176,10 @@ def test_failures_are_rows_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_removal_of_a_whole_class_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from puma.benchmark import runs
-
     def first_class(dataset: Any, *_: Any, **__: Any) -> torch.Tensor:
         return (dataset.train.labels == 0).nonzero().flatten()
 
-    monkeypatch.setattr(runs, "mark", first_class)
+    monkeypatch.setattr(runs_module, "mark", first_class)
     found = run(cases=CASES[1:2])
     assert len(found) == len(RUNS)
     assert found["note"].str.startswith("DeletionError: ").all()
@@ -225,3 +267,98 @@ def test_command_writes_the_rows_and_prints_the_clusters(
     assert "21 rows, 0 of them notes" in result.output
     result = CliRunner().invoke(cli.app, ["removal-benchmark", "--fractions", "some"])
     assert result.exit_code == cli.REFUSED
+
+
+# --- audits ---
+
+
+@pytest.fixture(scope="module")
+def audits() -> pd.DataFrame:
+    settings = Settings.model_validate(TINY)
+    arguments = {"settings": settings, "seeds": 1, "clusters": (3, 8), "progress": False}
+    return run_audits(["breast_cancer"], **arguments)
+
+
+def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> None:
+    keys = list(
+        audits[["dataset", "clusters", "method", "seed"]].itertuples(index=False, name=None)
+    )
+    assert keys == [("breast_cancer", count, name, 0) for count in (8, 3) for name in AUDITED]
+    assert set(audits["verdict"]) <= set(VERDICTS)
+    assert (audits["audit_passed"] == (audits["verdict"] == "passed")).all()
+    assert audits["reason"].str.len().min() > 20
+    data = load_dataset("breast_cancer", seed=0, test_fraction=0.25)
+    for count, rows in audits.groupby("clusters"):
+        marked = smallest_clusters(data, clusters=int(str(count)), seed=0)
+        asked = np.isin(data.train.subject_ids, data.train.subject_ids[marked.numpy()])
+        assert set(rows["removed_rows"]) == {asked.sum()}
+
+
+def test_an_original_is_its_own_parent_and_a_removal_is_not(audits: pd.DataFrame) -> None:
+    originals = audits[audits["method"].str.contains("original")]
+    assert (originals["accuracy_change"] == 0).all()
+    assert (originals["attack_auc_two_models"] == 0.5).all()
+    removals = audits[~audits["method"].str.contains("original")]
+    assert (removals["attack_auc_two_models"] != 0.5).all()
+    # The models that SISA's ensembles are compared with are SISA's.
+    expected = audits[audits["clusters"] == 8].set_index("method")["gap_to_retrain_expected"]
+    assert expected["sisa"] == expected["sisa_original"] != expected["original"]
+    assert expected["original"] == expected["retrain"] == expected["puma"] == expected["amnesiac"]
+
+
+def test_verdicts_are_counted_by_size_and_method() -> None:
+    rows = [
+        ("radial", 8, "retrain", "passed"),
+        ("radial", 8, "retrain", "passed"),
+        ("radial", 8, "retrain", "inconclusive"),
+        ("radial", 8, "puma", "over_forgotten"),
+        ("radial", 3, "retrain", "passed"),
+        ("german_credit", 8, "retrain", "passed"),
+    ]
+    found = verdicts(pd.DataFrame(rows, columns=["dataset", "clusters", "method", "verdict"]))
+    keys = ["dataset", "clusters", "method"]
+    assert list(found[keys].itertuples(index=False, name=None)) == [
+        ("radial", 8, "retrain"),
+        ("radial", 8, "puma"),
+        ("radial", 3, "retrain"),
+        ("german_credit", 8, "retrain"),
+    ]
+    assert found.set_index(keys).to_dict("index") == {
+        ("radial", 8, "retrain"): {"passed": 2, "inconclusive": 1, "over_forgotten": 0},
+        ("radial", 8, "puma"): {"passed": 0, "inconclusive": 0, "over_forgotten": 1},
+        ("radial", 3, "retrain"): {"passed": 1, "inconclusive": 0, "over_forgotten": 0},
+        ("german_credit", 8, "retrain"): {"passed": 1, "inconclusive": 0, "over_forgotten": 0},
+    }
+
+
+def test_command_writes_the_audits_and_prints_the_verdicts(
+    audits: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def instead(names: list[str], **arguments: Any) -> pd.DataFrame:
+        asked.update(arguments, names=names)
+        return audits
+
+    monkeypatch.setattr("puma.benchmark.run_audits", instead)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 0\n")
+    arguments = ["audit-benchmark", "--datasets", "radial, breast_cancer", "--clusters", "8,3"]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    assert (asked["names"], asked["clusters"]) == (["radial", "breast_cancer"], [8, 3])
+    assert (asked["seeds"], asked["jobs"]) == (10, 2)
+    written = pd.read_csv(tmp_path / "docs" / "results" / "audit.csv")
+    pd.testing.assert_frame_equal(written, audits)
+    lines = [line.split() for line in result.output.splitlines()]
+    for method in AUDITED:
+        assert sum(method in line for line in lines) == 2
+    assert "12 rows: " in result.output
+    result = CliRunner().invoke(cli.app, ["audit-benchmark", "--clusters", "some"])
+    assert result.exit_code == cli.REFUSED
+
+
+@pytest.mark.parametrize("wrong", [{"datasets": ["moons"]}, {"seeds": 0}, {"jobs": 0}])
+def test_audits_are_refused_before_they_start(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        run_audits(**{"datasets": ["radial"], "settings": Settings(), **wrong})

@@ -17,11 +17,19 @@ from puma import cli
 from puma.console import print_table
 from puma.data import Dataset, Examples
 from puma.errors import DeletionError, PumaError
+from puma.registry import register_all
 from puma.workspace import Workspace
-from tests.registry.fixtures import _default_store, filled, template, workspace
-from tests.registry.projects import DATASET, DELETION, FEATURES, start_python
+from tests.registry.fixtures import _default_store, filled, registered, template, workspace
+from tests.registry.projects import (
+    DATASET,
+    DELETION,
+    FEATURES,
+    VERDICTS,
+    start_python,
+    write_audit,
+)
 
-__all__ = ["_default_store", "filled", "template", "workspace"]
+__all__ = ["_default_store", "filled", "registered", "template", "workspace"]
 
 
 def puma(folder: Path, *arguments: str) -> Any:
@@ -42,6 +50,7 @@ def test_versions_as_json_is_all_that_is_printed(filled: Workspace) -> None:
     assert rows[2]["deletion_digest"] == DELETION
     assert rows[2]["aliases"] == ["challenger"]
     assert rows[2]["metrics"]["attack_rate"] == 0.625
+    assert {row["method"]: row["verdict"] for row in rows} == VERDICTS
 
 
 def test_fresh_process_prints_json_alone_and_loads_no_torch(filled: Workspace) -> None:
@@ -68,17 +77,14 @@ def test_versions_table_fits_a_terminal(filled: Workspace) -> None:
     result = puma(filled.root, "versions", DATASET)
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert result.stdout.splitlines()[-2].split() == [
-        "3",
-        "puma",
-        "challenger",
-        "1",
-        "3",
-        DELETION[:8],
-        "0.700",
-        "0.625",
-        "0.250",
+    lines = [line for line in result.stdout.splitlines() if line.strip()]
+    assert lines[-1].split() == [
+        *("3", "puma", "challenger", "1", "3", DELETION[:8], "0.700", "over", "forgotten", "0.250")
     ]
+    heading = next(line for line in lines if "verdict" in line)
+    place = slice(heading.index("verdict"), heading.index("secs"))
+    told = " ".join(line[place].strip() for line in lines[lines.index(heading) + 2 :])
+    assert told.split() == ["forgetting", "incomplete", "passed", "over", "forgotten"]
 
 
 def test_compare_shows_the_current_versions_side_by_side(filled: Workspace) -> None:
@@ -92,6 +98,7 @@ def test_compare_shows_the_current_versions_side_by_side(filled: Workspace) -> N
     assert table["speedup_vs_retrain"] == ["-", "1.000", "6.000"]
     assert table["removed rows"] == ["0", "3", "3"]
     assert table["made from"] == ["-", "1", "1"]
+    assert table["verdict"] == ["forgetting incomplete", "passed", "over forgotten"]
     assert "attack_auc" not in table  # nobody has it
 
 
@@ -109,9 +116,26 @@ def test_registered_answers_by_its_exit_code(filled: Workspace, workspace: Works
     assert (open_.exit_code, open_.stdout) == (1, "not registered: toy original: has no version\n")
 
 
-@pytest.mark.parametrize("command", ["versions", "compare", "request"])
+def test_a_changed_audit_is_unregistered_until_it_is_registered(registered: Workspace) -> None:
+    assert puma(registered.root, "registered").exit_code == 0
+    write_audit(registered, "retrain", verdict="inconclusive", reason="too few rows")
+    changed = puma(registered.root, "registered")
+    assert changed.exit_code == 1
+    assert changed.stdout == "not registered: toy retrain: was measured again\n"
+    register_all(registered, progress=False)
+    assert puma(registered.root, "registered").exit_code == 0
+    rows = json.loads(puma(registered.root, "versions", DATASET, "--json").stdout)
+    assert [row["verdict"] for row in rows] == [
+        "forgetting_incomplete",
+        "inconclusive",
+        "over_forgotten",
+    ]
+
+
+@pytest.mark.parametrize("command", ["versions", "compare", "request", "audit"])
 def test_unknown_dataset_names_the_known_ones(workspace: Workspace, command: str) -> None:
-    result = puma(workspace.root, command, "nobody")
+    more = ["champion"] if command == "audit" else []
+    result = puma(workspace.root, command, "nobody", *more)
     assert result.exit_code == 2
     assert "unknown dataset 'nobody'" in result.stderr
     assert result.stderr.endswith("names toy\n")
@@ -391,3 +415,22 @@ def free_port() -> int:
 def test_a_table_shows_what_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("versions", ("method",), [["[/x]"]])
     assert "[/x]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [60, 40, 30])
+def test_a_table_that_is_too_wide_breaks_the_columns_that_may_be_broken(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    cells = ["exactly as it is", "some words that can go on", "0.123"]
+    print_table("numbers", ("name", "words", "value"), [cells], wrapped=("words",))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    row = [line.split("  ") for line in lines[3:] if line.strip()]
+    assert row[0][0] == cells[0]
+    assert row[0][-1].strip() == cells[2]
+    heading = lines[1]
+    place = slice(heading.index("words"), heading.index("value"))
+    assert " ".join("".join(line[place]).strip() for line in lines[3:]).split() == (
+        cells[1].split()
+    )

@@ -10,14 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
+from puma.audit import Population
 from puma.data import Dataset
 from puma.deletion import DeletionSet, project_key
 from puma.models import build_model, load_weights
-from puma.receipts import Receipt
+from puma.receipts import AuditRecord, Receipt
+from puma.registry import open_store
 from puma.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
@@ -36,10 +39,14 @@ TINY = {
         "attack_hidden": [8],
         "attack_epochs": 5,
     },
+    "audit": {"models": 3, "shadow_models": 4, "jobs": 1},
 }
+PICTURES = ["losses.png", "margins.png", "roc.png"]
 
 
-def run(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]:
+def run(
+    workspace: Workspace, *command: str, codes: tuple[int, ...] = (0,)
+) -> subprocess.CompletedProcess[str]:
     binaries = Path(sys.executable).parent
     environment = os.environ | {
         "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
@@ -50,8 +57,13 @@ def run(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]
     done = subprocess.run(
         command, cwd=workspace.root, env=environment, capture_output=True, text=True, timeout=500
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in codes, done.stdout + done.stderr
     return done
+
+
+def stages_run(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """The stages that `dvc repro` executed, without the dataset's name."""
+    return set(re.findall(rf"Running stage '(\w+)(?:@{DATASET})?-?", done.stdout))
 
 
 def versions(workspace: Workspace) -> list[dict]:
@@ -131,6 +143,49 @@ print(json.dumps(answers))
         assert row["metrics"]["accuracy"] == pytest.approx(accuracy, abs=1e-9)
 
 
+def test_every_version_carries_its_audit(project, registered, monkeypatch):
+    """The stored verdict, pictures and numbers are those of the audit stage."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = open_store(project)
+    for row in registered:
+        audit = AuditRecord.model_validate_json(project.audit(DATASET, row["method"]).read_bytes())
+        assert row["verdict"] == audit.verdict
+        tags = client.get_model_version(f"puma-{DATASET}", str(row["version"])).tags
+        assert tags["puma.verdict_reason"] == audit.verdict_reason
+        assert audit.metrics.items() <= row["metrics"].items()
+        assert not audit.unresolved.keys() & row["metrics"].keys()
+        folder = project.figures(DATASET, row["method"])
+        assert sorted(path.name for path in folder.iterdir()) == PICTURES
+        shown = Path(client.download_artifacts(row["run_id"], "audit"))
+        assert sorted(path.name for path in shown.iterdir()) == PICTURES
+        for name in PICTURES:
+            assert (shown / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_the_audit_s_models_were_trained_with_and_without_the_request(project):
+    dataset = Dataset.load(project.data(DATASET))
+    asked = {*DeletionSet.read(project.deletion_set(DATASET), dataset).subject_ids}
+    removed = np.isin(dataset.train.subject_ids, list(asked))
+    tested = np.zeros(len(dataset.test), dtype=bool)
+    for kind, seen in (("with", np.ones_like(removed)), ("without", ~removed)):
+        population = Population.load(project.reference(DATASET, "original", kind))
+        assert (population.member == np.concatenate([seen, tested])).all()
+        assert len(population) == TINY["audit"]["models"]
+        assert len(np.unique(population.margins, axis=0)) == len(population)
+    shadows = Population.load(project.shadows(DATASET)).member
+    assert len(shadows) == TINY["audit"]["shadow_models"]
+    assert (shadows.sum(0) == 2).all()
+
+
+def test_a_registered_version_can_be_audited_again(project, registered):
+    done = run(project, "puma", "audit", DATASET, "challenger", "--json", codes=(0, 1))
+    found, row = json.loads(done.stdout), registered[-1]
+    assert (found["version"], found["verdict"]) == (row["version"], row["verdict"])
+    assert done.returncode == (found["verdict"] != "passed")
+    expected = {name: row["metrics"][name] for name in found["metrics"]}
+    assert found["metrics"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
 def test_puma_keeps_its_budget(project, registered):
     puma = next(row for row in registered if row["method"] == "puma")
     assert abs(puma["metrics"]["criterion_drift"]) <= project.settings.puma.budget
@@ -184,7 +239,8 @@ def test_a_request_of_ones_own_becomes_a_new_version(project, registered):
     asked = dataset.train.subject_ids[:5].tolist()
     request = project.request(DATASET)
     request.write_text("\n".join(["subject_id", *asked, asked[0]]) + "\n")
-    run(project, "dvc", "repro", "register")
+    done = run(project, "dvc", "repro", "register")
+    assert stages_run(done) == {"request", "reference", "remove", "audit", "register"}
     after = versions(project)
     assert len(after) == len(registered) + len(TINY["methods"])
     newest = after[-1]
@@ -192,4 +248,13 @@ def test_a_request_of_ones_own_becomes_a_new_version(project, registered):
     assert newest["n_removed"] == len(expected.rows)
     assert newest["deletion_digest"] == expected.digest(project_key(project.key))
     assert newest["aliases"] == ["challenger"]
+    retrained = Population.load(project.reference(DATASET, "original", "without"))
+    assert (~retrained.member[0, : len(dataset.train)]).nonzero()[0].tolist() == (
+        expected.rows.tolist()
+    )
+    original = next(row for row in after if row["method"] == "original")
+    audit = AuditRecord.model_validate_json(project.audit(DATASET, "original").read_bytes())
+    assert audit.deletion_digest == newest["deletion_digest"]
+    assert original["verdict"] == audit.verdict
+    assert audit.metrics.items() <= original["metrics"].items()
     assert next(row for row in after if "champion" in row["aliases"])["method"] == "original"

@@ -60,7 +60,10 @@ def test_reads_as_a_narrated_document(notebook):
 
 
 def imports(source: str) -> set[Path]:
-    """The project's own files that ``source`` imports, packages by their __init__.py."""
+    """The project's own files that ``source`` imports, packages by their __init__.py.
+
+    A module's packages are imported before it.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -69,10 +72,13 @@ def imports(source: str) -> set[Path]:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     found = set()
     for name in names:
-        if name == "puma" or not name.startswith("puma."):
-            continue  # puma/__init__.py only forwards to the modules that a name comes from
-        path = ROOT / name.replace(".", "/")
-        found |= {file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()}
+        parts = name.split(".")
+        if parts[0] != "puma":
+            continue
+        for length in range(2, len(parts) + 1):  # puma/__init__.py only forwards to its modules
+            path = ROOT.joinpath(*parts[:length])
+            files = (path.with_suffix(".py"), path / "__init__.py")
+            found |= {file for file in files if file.exists()}
     return found
 
 

@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from puma.audit import AuditReport, Pictures, Population, ShadowAttack, Verdict
+from puma.auditing import load_evidence, record_audit
 from puma.data import Dataset, Examples
 from puma.deletion import DeletionSet
-from puma.errors import DataError, DeletionError, ModelError
-from puma.models import build_model, save_weights, weights_digest
+from puma.errors import AuditError, DataError, DeletionError, ModelError
+from puma.models import build_model, mlp, save_weights, weights_digest
 from puma.pipeline import (
     load_deletion_set,
     load_model,
@@ -22,7 +24,7 @@ from puma.pipeline import (
     record_original,
     record_removal,
 )
-from puma.receipts import Receipt
+from puma.receipts import AuditRecord, Receipt
 from puma.removal import Removal, Retrain, Trained
 from puma.settings import ModelSettings
 from puma.workspace import Workspace
@@ -103,7 +105,13 @@ def test_the_original_s_receipt_describes_it(project: Project) -> None:
         model=ModelSettings(hidden=(4,)),
         shape=(3,),
         classes=("good", "bad"),
-        parameters={"epochs": 2, "learning_rate": 0.01, "batch_size": 8, "weight_decay": 0.0},
+        parameters={
+            "epochs": 2,
+            "learning_rate": 0.01,
+            "learning_rate_schedule": "constant",
+            "batch_size": 8,
+            "weight_decay": 0.0,
+        },
         metrics={"accuracy": accuracy, "runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss,
     )
@@ -232,12 +240,111 @@ def test_the_pipeline_s_request_is_read_with_the_project_s_settings(project: Pro
     assert set(load_deletion_set(workspace, dataset).subject_ids) == bad
 
 
+def report(**changed: object) -> AuditReport:
+    found = {
+        "verdict": Verdict("inconclusive", "nothing was found, of 4 rows"),
+        "metrics": {"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
+        "unresolved": {"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
+        "pictures": Pictures({}, {}, {}, [], np.empty((0, 3))),
+    }
+    return AuditReport(**found | changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", ["original", "retrain"])
+def test_an_audit_s_record_says_what_the_report_says(project: Project, version: str) -> None:
+    workspace = project.workspace
+    receipt = record_removal(workspace, project.remove(OWNERS[0], OWNERS[1]))
+    audited = Receipt.read(workspace.receipt("toy", version))
+    deletion_set = DeletionSet.of(OWNERS[:2], project.dataset)
+
+    record_audit(workspace, version, deletion_set, report())
+
+    written = (workspace.root / "lineage" / "toy" / f"{version}.audit.json").read_bytes()
+    assert AuditRecord.model_validate_json(written) == AuditRecord(
+        weights_digest=audited.weights_digest,
+        deletion_digest=str(receipt.deletion_digest),
+        verdict="inconclusive",
+        verdict_reason="nothing was found, of 4 rows",
+        metrics={"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
+        unresolved={"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
+    )
+    shown = json.loads((workspace.root / "metrics" / "toy" / f"{version}.json").read_text())
+    assert shown == {
+        "verdict": "inconclusive",
+        "attack_auc": 0.1 + 0.2,
+        "accuracy_change": -0.25,
+        **audited.metrics,
+    }
+    assert Receipt.read(workspace.receipt("toy", version)) == audited
+
+
+def test_an_audit_for_another_request_is_refused_and_not_written(project: Project) -> None:
+    workspace = project.workspace
+    record_removal(workspace, project.remove(OWNERS[0]))
+    asked, other = (DeletionSet.of([name], project.dataset) for name in OWNERS[:2])
+
+    with pytest.raises(DataError, match=r"toy: retrain answers another request .*`dvc repro`"):
+        record_audit(workspace, "retrain", other, report())
+
+    assert not workspace.audit("toy", "retrain").exists()
+    assert not workspace.metrics("toy", "retrain").exists()
+    record_audit(workspace, "retrain", asked, report())
+    record_audit(workspace, "original", other, report())  # an original was made for none
+    assert workspace.audit("toy", "retrain").exists()
+    assert workspace.audit("toy", "original").exists()
+
+
+def test_an_audit_whose_numbers_are_not_finite_is_not_written(project: Project) -> None:
+    deletion_set = DeletionSet.of(OWNERS[:1], project.dataset)
+    broken = report(metrics={"attack_auc": float("nan")})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        record_audit(project.workspace, "original", deletion_set, broken)
+    assert not project.workspace.audit("toy", "original").exists()
+
+
+def population(value: float, models: int = 4) -> Population:
+    """Models that say ``value`` of every row, of which each half saw the half."""
+    member = np.arange(models)[:, None] % 2 == np.arange(6) % 2
+    return Population(np.full(member.shape, value), ~member, member)
+
+
+def test_evidence_is_that_of_the_original_asked_for(project: Project) -> None:
+    workspace = project.workspace
+    network = mlp(4, 2, (3,))
+    ShadowAttack(network, 2, "softmax_label", 0.75, 0.875).save(workspace.attack("toy"))
+    population(0.5).save(workspace.shadows("toy"))
+    values = {"original": (1.0, 2.0), "sisa_original": (3.0, 4.0)}
+    for original, pair in values.items():
+        for kind, value in zip(("with", "without"), pair, strict=True):
+            population(value).save(workspace.reference("toy", original, kind))
+
+    for original, (with_rows, without_rows) in values.items():
+        found = load_evidence(workspace, "toy", original)
+        assert (found.with_rows.margins == with_rows).all()
+        assert (found.without_rows.margins == without_rows).all()
+        assert (found.lira.shadows.margins == 0.5).all()
+        assert (found.lira.shadows.member == population(0.5).member).all()
+        assert (found.shadow.quality, found.shadow.quality_auc) == (0.75, 0.875)
+        assert weights_digest(found.shadow.network) == weights_digest(network)
+    assert (load_evidence(workspace, "toy").with_rows.margins == 1.0).all()
+
+    workspace.reference("toy", "original", "without").unlink()
+    with pytest.raises(AuditError, match=r"original/without\.npz: no such models; run `dvc repro`"):
+        load_evidence(workspace, "toy")
+
+
 def test_neither_receipts_nor_weights_name_anybody(project: Project) -> None:
     removal = project.remove(*OWNERS)
     record_removal(project.workspace, removal)
+    record_audit(project.workspace, "retrain", removal.deletion_set, report())
     root = project.workspace.root
     written = {path.relative_to(root).as_posix(): path for path in root.rglob("*.json")}
-    assert set(written) == {"lineage/toy/original.json", "lineage/toy/retrain.json"}
+    assert set(written) == {
+        "lineage/toy/original.json",
+        "lineage/toy/retrain.json",
+        "lineage/toy/retrain.audit.json",
+        "metrics/toy/retrain.json",
+    }
     others = [*root.rglob("*.pt"), *root.rglob("*.key"), *root.rglob("fingerprint")]
     assert len(others) == 4
     for path in (*written.values(), *others):

@@ -31,6 +31,9 @@ COMPLETE: dict[str, Any] = {
     "parameters": {"dose": 1000.0, "solver": "cg", "steps": 7, "damping": 1e-3},
     "metrics": {"accuracy": 0.75, "runtime_seconds": 0.1 + 0.2},
     "loss_curve": (0.7, 0.6),
+    "verdict": "passed",
+    "verdict_reason": "the influence is 0.05 of what it was",
+    "unresolved": ("attack_tpr_at_1pct_fpr",),
 }
 # One other value for every field that makes a version what it is.
 OTHER: dict[str, Any] = {
@@ -53,6 +56,9 @@ MEASURED: dict[str, Any] = {
     "metrics": {"accuracy": 0.5},
     "loss_curve": (0.1,),
     "weights": "elsewhere/puma.pt",
+    "verdict": "over_forgotten",
+    "verdict_reason": "the influence is -0.5 of what it was",
+    "unresolved": (),
 }
 
 
@@ -148,16 +154,27 @@ def publish(root: Path, *receipts: Receipt) -> Workspace:
     return workspace
 
 
-def audit(workspace: Workspace, audited: Receipt, **changed: str) -> None:
-    found = {"weights_digest": audited.weights_digest, "deletion_digest": "h1", **changed}
-    AuditRecord(**found, metrics={"attack_rate": 0.25}).write(
-        workspace.audit("toy", audited.method)
-    )
+def audit(workspace: Workspace, audited: Receipt, **changed: Any) -> None:
+    found = {
+        "weights_digest": audited.weights_digest,
+        "deletion_digest": "h1",
+        "verdict": "inconclusive",
+        "verdict_reason": "nothing was found",
+        "metrics": {"attack_rate": 0.25},
+    }
+    AuditRecord.model_validate(found | changed).write(workspace.audit("toy", audited.method))
 
 
 def version(method: str, seconds: float, deletion_digest: str | None) -> Receipt:
-    metrics = {"accuracy": 0.75, "runtime_seconds": seconds}
-    return receipt(method=method, deletion_digest=deletion_digest, metrics=metrics)
+    """As a stage leaves it: not audited yet."""
+    return receipt(
+        method=method,
+        deletion_digest=deletion_digest,
+        metrics={"accuracy": 0.75, "runtime_seconds": seconds},
+        verdict=None,
+        verdict_reason=None,
+        unresolved=(),
+    )
 
 
 ORIGINAL = version("original", 9.0, None)
@@ -179,6 +196,83 @@ def test_removals_gain_the_audit_and_the_time_that_retraining_took(tmp_path: Pat
     assert [each.fingerprint for each in found] == [
         Receipt.read(workspace.receipt("toy", each.method)).fingerprint for each in found
     ]
+
+
+def test_every_receipt_gains_the_verdict_of_its_own_audit(tmp_path: Path) -> None:
+    puma = version("puma", 0.5, "h1")
+    workspace = publish(tmp_path, ORIGINAL, puma)
+    found = {"verdict": "passed", "verdict_reason": "as good as retrained"}
+    audit(workspace, puma, **found, unresolved={"attack_tpr_at_1pct_fpr": "too few rows"})
+
+    first, second = read_receipts(workspace, "toy")
+
+    assert (first.verdict, first.verdict_reason) == ("inconclusive", "nothing was found")
+    assert (second.verdict, second.verdict_reason) == ("passed", "as good as retrained")
+    assert (first.unresolved, second.unresolved) == ((), ("attack_tpr_at_1pct_fpr",))
+    assert second.metrics.keys() == first.metrics.keys() | {"attack_rate_before"}
+    assert second.fingerprint == Receipt.read(workspace.receipt("toy", "puma")).fingerprint
+
+
+def test_numbers_of_the_parent_are_those_of_the_parent_s_audit(tmp_path: Path) -> None:
+    puma, sisa = version("puma", 0.5, "h1"), version("sisa", 2.0, "h1")
+    sisa_original = version("sisa_original", 8.0, None)
+    workspace = publish(tmp_path, ORIGINAL, sisa_original, sisa, puma)
+    names = ("attack_rate", "attack_auc", "removed_loss", "unseen_loss")
+    for place, each in enumerate((ORIGINAL, sisa_original, sisa, puma)):
+        audit(workspace, each, metrics=dict.fromkeys(names, place / 8))
+
+    found = {each.method: each.metrics for each in read_receipts(workspace, "toy")}
+
+    for method, own, before in (("sisa", 0.25, 0.125), ("puma", 0.375, 0.0)):
+        assert {name: found[method][name] for name in names} == dict.fromkeys(names, own)
+        gained = {name: value for name, value in found[method].items() if "_before" in name}
+        assert gained == {f"{name}_before": before for name in names[:3]}
+    assert not [name for name in found["sisa_original"] if "_before" in name]
+
+
+def test_an_audit_s_record_reads_back_the_same(tmp_path: Path) -> None:
+    record = AuditRecord(
+        weights_digest="w1",
+        deletion_digest="h1",
+        verdict="passed",
+        verdict_reason="as good as retrained",
+        metrics={"attack_auc": 0.1 + 0.2, "audit_passed": 1.0},
+        unresolved={"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 41"},
+    )
+    path = tmp_path / "new" / "puma.audit.json"
+    record.write(path)
+    assert AuditRecord.model_validate_json(path.read_bytes()) == record
+    assert json.loads(path.read_text()) == {
+        "weights_digest": "w1",
+        "deletion_digest": "h1",
+        "verdict": "passed",
+        "verdict_reason": "as good as retrained",
+        "metrics": {"attack_auc": 0.1 + 0.2, "audit_passed": 1.0},
+        "unresolved": {"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 41"},
+    }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"verdict": None},
+        {"metrics": {"attack_auc": "high"}},
+        {"unresolved": {"attack_auc_class_1": 0.5}},
+        {"subject_ids": ["ann"]},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_an_audit_s_record_holds_nothing_else(changed: dict[str, Any]) -> None:
+    known: dict[str, Any] = {
+        "weights_digest": "w1",
+        "deletion_digest": "h1",
+        "verdict": "passed",
+        "verdict_reason": "as good as retrained",
+        "metrics": {"attack_auc": 0.5},
+    }
+    assert AuditRecord.model_validate(known).unresolved == {}
+    with pytest.raises(ValidationError, match=next(iter(changed))):
+        AuditRecord.model_validate(known | changed)
 
 
 def test_a_removal_from_another_original_is_compared_with_retraining_too(tmp_path: Path) -> None:
@@ -213,7 +307,7 @@ def test_receipts_without_their_audit_are_incomplete(tmp_path: Path) -> None:
     workspace = publish(tmp_path, ORIGINAL, version("puma", 0.5, "h1"))
     path = workspace.audit("toy", "puma")
     path.write_text('{"attack_rate": "low"}')
-    with pytest.raises(DataError, match=r"puma\.audit\.json: not an audit \(4 problems\)"):
+    with pytest.raises(DataError, match=r"puma\.audit\.json: not an audit \(6 problems\)"):
         read_receipts(workspace, "toy")
     path.unlink()
     with pytest.raises(DataError, match=r"lineage/toy/puma\.audit\.json: no such audit; run `dvc"):

@@ -91,6 +91,8 @@ POSITIVE = [
     "puma_paper.eta",
     "puma_paper.damping",
     "puma_paper.max_weight",
+    "audit.max_influence",
+    "audit.max_gap",
 ]
 NOT_NEGATIVE = ["training.weight_decay", "puma.l1", "puma.l2", "puma_paper.l1", "puma_paper.l2"]
 FRACTIONS = {
@@ -101,9 +103,18 @@ FRACTIONS = {
     "puma.reference_fraction": (0, 1.01),
     "puma_paper.tolerance": (0, 1),
     "shadow.fraction": (0, 0.5),
+    "audit.confidence": (0, 1),
+    "audit.max_surer": (0, 0.51),
+    "audit.max_accuracy_loss": (0, 1),
+    "audit.max_balanced_accuracy_loss": (0, 1),
 }
-FROM_ZERO = ["amnesiac.repair_epochs", "puma.reference_models"]
-NUMBERS = ["seed", *COUNTS, *FROM_ZERO, *POSITIVE, *NOT_NEGATIVE, *FRACTIONS]
+AT_LEAST = {
+    "amnesiac.repair_epochs": 0,
+    "puma.reference_models": 0,
+    "audit.models": 3,
+    "audit.shadow_models": 4,
+}
+NUMBERS = ["seed", *COUNTS, *AT_LEAST, *POSITIVE, *NOT_NEGATIVE, *FRACTIONS]
 
 
 def leaves(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -125,7 +136,7 @@ def test_the_cases_below_cover_every_number() -> None:
     [
         *((key, value) for key in NUMBERS for value in ("many", None, [1], True, float("nan"))),
         *((key, value) for key in COUNTS for value in (0, -1, 1.5)),
-        *((key, value) for key in FROM_ZERO for value in (-1, 1.5)),
+        *((key, value) for key, least in AT_LEAST.items() for value in (least - 1, least + 0.5)),
         *((key, value) for key in POSITIVE for value in (0, -1e-9, float("inf"))),
         *((key, value) for key in NOT_NEGATIVE for value in (-1e-9, float("inf"))),
         *((key, bound) for key, bounds in FRACTIONS.items() for bound in bounds),
@@ -147,6 +158,10 @@ def test_the_cases_below_cover_every_number() -> None:
         ("amnesiac.precision", "float8"),
         ("model.members", 0),
         ("model.vote", "median"),
+        ("training.learning_rate_schedule", "cosine"),
+        ("shadow.features", "loss"),
+        ("audit.max_gap", 1),
+        *(("audit.jobs", value) for value in (0, -1, 1.5, True)),
         ("training", 3),
     ],
 )
@@ -164,7 +179,15 @@ def test_a_wrong_layer_is_named_by_its_position(tmp_path: Path, key: str) -> Non
 
 
 def test_the_edges_of_the_ranges_are_allowed(tmp_path: Path) -> None:
-    for key, value in {"seed": 2**32 - 1, "puma.l1": 0, "training.epochs": 1}.items():
+    edges = {
+        "seed": 2**32 - 1,
+        "puma.l1": 0,
+        "training.epochs": 1,
+        "audit.max_surer": 0.5,
+        "audit.jobs": 1,
+        **AT_LEAST,
+    }
+    for key, value in edges.items():
         assert leaves(load(tmp_path, nested(key, value)).model_dump())[key] == value
 
 

@@ -36,6 +36,16 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def one_cycle(top: float, step: int, steps: int) -> float:
+    """Half a cosine from top/25 up to ``top`` at 30 % of the steps, then one down to top/250000."""
+    peak = 0.3 * steps - 1
+    if step <= peak:
+        low, share = top / 25, 1 - step / peak
+    else:
+        low, share = top / 250_000, (step - peak) / (steps - 1 - peak)
+    return low + (top - low) * (1 + math.cos(math.pi * share)) / 2
+
+
 def adam_by_hand(
     settings: TrainingSettings, seed: int, steps: int
 ) -> tuple[list[Tensor], list[float]]:
@@ -58,13 +68,16 @@ def adam_by_hand(
             seen += each.tolist()
             gradients = torch.autograd.grad(each.mean(), parameters)
             t = len(trace) + 1
+            rate = settings.learning_rate
+            if settings.learning_rate_schedule == "one_cycle":
+                rate = one_cycle(rate, t - 1, steps)
             with torch.no_grad():
                 for p, g, m, v in zip(parameters, gradients, first, second, strict=True):
                     g = g + settings.weight_decay * p
                     m.mul_(0.9).add_(0.1 * g)
                     v.mul_(0.999).add_(0.001 * g * g)
                     unbiased = (v / (1 - 0.999**t)).sqrt() + 1e-8
-                    p -= settings.learning_rate * (m / (1 - 0.9**t)) / unbiased
+                    p -= rate * (m / (1 - 0.9**t)) / unbiased
             trace.append(weights(model))
         epochs.append(sum(seen) / len(seen))
     return trace, epochs
@@ -72,8 +85,12 @@ def adam_by_hand(
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("seed", [0, 5])
-def test_every_step_is_adam_on_mean_cross_entropy(weight_decay: float, seed: int) -> None:
-    settings = SETTINGS.model_copy(update={"weight_decay": weight_decay})
+@pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
+def test_every_step_is_adam_on_mean_cross_entropy(
+    weight_decay: float, seed: int, schedule: str
+) -> None:
+    changes = {"weight_decay": weight_decay, "learning_rate_schedule": schedule}
+    settings = SETTINGS.model_copy(update=changes)
     model, trace = fresh(), []
     history = train(
         model,
@@ -91,10 +108,11 @@ def test_every_step_is_adam_on_mean_cross_entropy(weight_decay: float, seed: int
 
 
 @pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (3, 1), (5, 2), (12, 4)])
-def test_steps_override_the_epochs_exactly(steps: int, epochs: int) -> None:
-    model = fresh()
-    history = train(model, rows(), SETTINGS, seed=0, steps=steps, progress=False)
-    expected, losses = adam_by_hand(SETTINGS, 0, steps)
+@pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
+def test_steps_override_the_epochs_exactly(steps: int, epochs: int, schedule: str) -> None:
+    model, settings = fresh(), SETTINGS.model_copy(update={"learning_rate_schedule": schedule})
+    history = train(model, rows(), settings, seed=0, steps=steps, progress=False)
+    expected, losses = adam_by_hand(settings, 0, steps)
     torch.testing.assert_close(weights(model), expected[-1], rtol=0, atol=1e-10)
     assert (history.steps, len(history.loss)) == (steps, epochs)
     assert history.loss == pytest.approx(losses, abs=1e-10)

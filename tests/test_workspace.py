@@ -74,9 +74,15 @@ def test_every_path_lies_where_the_pipeline_declares_it(project: Path) -> None:
         ),
         workspace.identity("wine", "original"): "artifacts/wine/originals/original/fingerprint",
         workspace.attack("wine"): "artifacts/wine/attack.pt",
+        workspace.shadows("wine"): "artifacts/wine/shadows.npz",
+        workspace.reference("wine", "sisa_original", "without"): (
+            "artifacts/wine/references/sisa_original/without.npz"
+        ),
         workspace.receipt("wine", "puma"): "lineage/wine/puma.json",
+        workspace.audit("wine", "puma"): "lineage/wine/puma.audit.json",
         workspace.metrics("wine", "puma"): "metrics/wine/puma.json",
         workspace.plots("wine", "loss"): "plots/wine/loss.csv",
+        workspace.figures("wine", "puma"): "plots/wine/puma",
         workspace.registered: "artifacts/registered.json",
     }
     for path, expected in paths.items():

@@ -1,99 +1,278 @@
-"""The evidence about one model: where the removed examples stand among the others."""
+"""The evidence about one version: what attacks, retrained models and accuracies say of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
-from torch import nn
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from puma.audit.attacks import loss_attack_scores
-from puma.audit.metrics import auc, rate
-from puma.audit.shadow import ShadowAttack
-from puma.data.base import Examples
+from puma.audit.answers import Answers, Array, losses, margins
+from puma.audit.attacks import loss_attack, two_model_attack
+from puma.audit.evidence import Evidence
+from puma.audit.metrics import auc, auc_interval, rate, tpr_at_fpr, worst
+from puma.audit.pictures import Pictures, pictures_of
+from puma.audit.population import Population
+from puma.audit.retraining import (
+    gap_to_retraining,
+    prediction_band,
+    remaining_influence,
+    surer_than_retrained,
+)
+from puma.audit.verdict import Utility, Verdict, judge
+from puma.data.base import Dataset
+from puma.deletion import DeletionSet
 from puma.errors import AuditError
-from puma.predictions import accuracy
+from puma.settings import AuditSettings
+
+LEVELS = {"10pct": 0.1, "1pct": 0.01, "0_1pct": 0.001}  # of false positives
+Numbers = dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """What the attacks and the losses say of the removed examples.
+    """The verdict, and the numbers by name; see docs/evidence.md for each.
 
-    attack_rate, attack_rate_unseen: share of the removed and of the unseen examples that
-        the shadow attack calls members. Neither is meant to be 0: the target is where a
-        model stands that never saw the removed examples.
-    attack_auc: AUC of the loss attack, removed against unseen: 1 = removed examples stand
-        out as members, 0.5 = indistinguishable, 0 = stand out by abnormally high loss.
-    attack_auc_shadow: the same by the scores of the shadow attack.
-    attack_quality: the shadow attack's balanced accuracy on a held-out shadow; near 0.5 the
-        rates say little.
-    removed_loss, unseen_loss, retained_loss: mean cross-entropy in nats.
-    removed_accuracy, retained_accuracy: share classified as labelled.
-    scores: the losses (nats) of the groups "removed", "unseen" and "retained", for plots of
-        their distribution; each in ascending order, so that the position of a value says
-        nothing of whose it is.
+    metrics: finite numbers, floats. unresolved: the numbers that the data cannot tell, and why.
     """
 
-    attack_rate: float
-    attack_rate_unseen: float
-    attack_auc: float
-    attack_auc_shadow: float
-    attack_quality: float
-    removed_loss: float
-    unseen_loss: float
-    retained_loss: float
-    removed_accuracy: float
-    retained_accuracy: float
-    scores: dict[str, np.ndarray] = field(repr=False)
-
-    def metrics(self) -> dict[str, float]:
-        """Every number but the per-example ``scores``, by name."""
-        names = (item.name for item in fields(self) if item.name != "scores")
-        return {name: getattr(self, name) for name in names}
+    verdict: Verdict
+    metrics: Numbers
+    unresolved: dict[str, str]
+    pictures: Pictures = field(repr=False)
 
 
 def audit_removal(
-    model: nn.Module,
-    *,
-    removed: Examples,
-    unseen: Examples,
-    retained: Examples,
-    attack: ShadowAttack,
+    answers: Answers,
+    dataset: Dataset,
+    deletion_set: DeletionSet,
+    evidence: Evidence,
+    settings: AuditSettings,
 ) -> AuditReport:
-    """Attack ``model``, before or after a removal.
+    """Audit a version by its and its parent's answers for all rows of ``dataset``.
 
-    removed: the examples to forget. unseen: examples that no model was trained on, the test
-    split as a rule. retained: the training examples that stay.
+    Three groups: the training rows of the deletion set ("removed"), the other training rows
+    ("retained"), and the test rows of other people ("unseen").
 
-    Raises AuditError for an empty group, a model that the attack does not fit, or losses
-    that are not finite.
+    Raises AuditError for an empty group, answers about other rows, or evidence made from another
+    request.
     """
-    groups = {"removed": removed, "unseen": unseen, "retained": retained}
-    for name, examples in groups.items():
-        if len(examples) == 0:
-            raise AuditError(
-                f"the {name} group holds 0 examples; an audit compares removed, unseen and "
-                "retained examples and needs all three"
-            )
-    by_attack = {name: attack.scores(model, groups[name]) for name in ("removed", "unseen")}
-    by_loss = {name: loss_attack_scores(model, examples) for name, examples in groups.items()}
-    broken = [name for name, values in by_loss.items() if not np.isfinite(values).all()]
-    if broken:
+    rows = groups_of(dataset, deletion_set)
+    _check(answers, rows, evidence)
+    if not torch.equal(answers.labels, torch.cat([dataset.train.labels, dataset.test.labels])):
         raise AuditError(
-            f"the model's loss is NaN or infinite on the {' and '.join(broken)} group(s); "
-            "the weights are unusable, so repeat the removal with a smaller dose"
+            "the answers' labels are not those of this dataset's training and test rows in order; "
+            "ask the model with puma.audit.ask"
         )
-    return AuditReport(
-        attack_rate=rate(by_attack["removed"]),
-        attack_rate_unseen=rate(by_attack["unseen"]),
-        attack_auc=auc(by_loss["removed"], by_loss["unseen"]),
-        attack_auc_shadow=auc(by_attack["removed"], by_attack["unseen"]),
-        attack_quality=attack.quality,
-        removed_loss=float(-by_loss["removed"].mean()),
-        unseen_loss=float(-by_loss["unseen"].mean()),
-        retained_loss=float(-by_loss["retained"].mean()),
-        removed_accuracy=accuracy(model, removed),
-        retained_accuracy=accuracy(model, retained),
-        # Sorted: in row order a plot or a file of it would link every loss to its subject.
-        scores={name: np.sort(-values) for name, values in by_loss.items()},
+    groups = {name: answers.at(chosen) for name, chosen in rows.items()}
+    before = {name: group.of_parent() for name, group in groups.items()}
+    metrics, unresolved = _attack_numbers(groups, rows, evidence, settings.confidence)
+    metrics |= _by_class(groups, unresolved)
+    metrics |= _group_numbers(groups)
+    metrics |= _exposure(groups, before, evidence)
+
+    removed, retrained = groups["removed"], evidence.without_rows.margins[:, rows["removed"]]
+    audited = margins(removed.after, removed.labels)
+    influence = remaining_influence(
+        audited,
+        evidence.with_rows.margins[:, rows["removed"]],
+        retrained,
+        confidence=settings.confidence,
     )
+    surer = surer_than_retrained(audited, retrained, confidence=settings.confidence)
+    gap = gap_to_retraining(audited, retrained, confidence=settings.confidence)
+    utilities, lost = _utility(answers, len(dataset.train), evidence.without_rows, settings)
+    metrics |= {
+        "remaining_influence": influence.value,
+        "remaining_influence_low": influence.value - influence.chance,
+        "remaining_influence_high": influence.value + influence.chance,
+        "influence_told_apart": float(influence.told_apart),
+        "surer_than_retrained": surer.value,
+        "surer_than_retrained_low": max(0.0, surer.value - surer.chance),
+        "surer_than_retrained_high": min(1.0, surer.value + surer.chance),
+        "gap_to_retrain": gap.mean,
+        "gap_to_retrain_expected": gap.expected,
+        "gap_to_retrain_ratio": gap.ratio,
+        "gap_to_retrain_worst": gap.worst,
+        "balanced_accuracy": utilities[1].audited,
+        "accuracy_change": utilities[0].audited - utilities[0].parent,
+        "retrained_accuracy": utilities[0].retrained,
+    }
+    verdict = judge(influence, surer, gap, utilities, lost, len(removed), settings)
+    metrics["audit_passed"] = float(verdict.passed)
+    pictures = pictures_of(groups, before, rows, evidence)
+    return AuditReport(verdict, dict(sorted(metrics.items())), unresolved, pictures)
+
+
+def groups_of(dataset: Dataset, deletion_set: DeletionSet) -> dict[str, NDArray[np.int64]]:
+    """Ascending places of each group's rows, counted over training rows, then test rows."""
+    trained = np.arange(len(dataset.train))
+    tested = np.arange(len(dataset.test))
+    removed = deletion_set.rows.numpy()
+    return {
+        "removed": removed,
+        "unseen": len(trained) + np.setdiff1d(tested, deletion_set.test_rows.numpy()),
+        "retained": np.setdiff1d(trained, removed),
+    }
+
+
+def _check(answers: Answers, rows: dict[str, NDArray[np.int64]], evidence: Evidence) -> None:
+    empty = [name for name, chosen in rows.items() if len(chosen) == 0]
+    if empty:
+        raise AuditError(
+            f"the {' and '.join(empty)} group holds 0 rows; an audit compares removed, unseen "
+            "and retained rows and needs all three"
+        )
+    sizes = {
+        "answers": len(answers),
+        "LiRA's shadows": evidence.lira.shadows.margins.shape[1],
+        "models with the rows": evidence.with_rows.margins.shape[1],
+        "models without them": evidence.without_rows.margins.shape[1],
+    }
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise AuditError(
+            f"the numbers of rows differ: {told}; run `dvc repro` to train the audit's models on "
+            "this dataset"
+        )
+    member = evidence.without_rows.member
+    if not evidence.with_rows.member[:, rows["removed"]].all() or not (
+        member[:, rows["retained"]].all()
+        and not member[:, rows["removed"]].any()
+        and not member[:, rows["unseen"]].any()
+    ):
+        raise AuditError(
+            "the retrained models of this audit answer another deletion request; run `dvc repro` "
+            "to train those of this one"
+        )
+
+
+def _attack_numbers(
+    groups: dict[str, Answers],
+    rows: dict[str, NDArray[np.int64]],
+    evidence: Evidence,
+    confidence: float,
+) -> tuple[Numbers, dict[str, str]]:
+    """The attacks on the removed rows against the unseen ones."""
+    removed, unseen = groups["removed"], groups["unseen"]
+    scores = {name: (run(removed), run(unseen)) for name, run in evidence.attacks.items()}
+    found: Numbers = {
+        "attack_quality": evidence.shadow.quality,
+        "attack_rate": rate(scores["shadow"][0]),
+        "attack_rate_unseen": rate(scores["shadow"][1]),
+    }
+    unresolved: dict[str, str] = {}
+    for name, pair in scores.items():
+        # The loss attack is the plain `attack_auc`.
+        key = "attack_auc" if name == "loss" else f"attack_auc_{name}"
+        interval = auc_interval(*pair, confidence=confidence)
+        found[key] = interval.value
+        if name in ("loss", "lira"):
+            found |= {f"{key}_low": interval.low, f"{key}_high": interval.high}
+    for label, level in LEVELS.items():
+        resolved = tpr_at_fpr(*scores["lira"], level)
+        key = f"attack_tpr_at_{label}_fpr"
+        if resolved.value is None:
+            unresolved[key] = resolved.reason
+        else:
+            found[key] = resolved.value
+    retrained = evidence.without_rows.margins
+    before = {name: margins(groups[name].before, groups[name].labels) for name in groups}
+    found |= {
+        # The order of the margins is the order of minus the losses.
+        "attack_auc_retrained": _mean_auc(
+            retrained[:, rows["removed"]], retrained[:, rows["unseen"]]
+        ),
+        "attack_auc_two_models_retrained": _mean_auc(
+            before["removed"] - retrained[:, rows["removed"]],
+            before["unseen"] - retrained[:, rows["unseen"]],
+        ),
+        "attack_auc_two_models_vs_retained": auc(
+            two_model_attack(removed), two_model_attack(groups["retained"])
+        ),
+    }
+    return found, unresolved
+
+
+def _mean_auc(members: Array, nonmembers: Array) -> float:
+    return float(np.mean([auc(*pair) for pair in zip(members, nonmembers, strict=True)]))
+
+
+def _by_class(groups: dict[str, Answers], unresolved: dict[str, str]) -> Numbers:
+    """The loss attack within each class; a class without a row on one side is unresolved."""
+    removed, unseen = groups["removed"], groups["unseen"]
+    found: Numbers = {}
+    for label in range(removed.after.shape[1]):
+        pair = [group.at(torch.nonzero(group.labels == label)[:, 0]) for group in (removed, unseen)]
+        key = f"attack_auc_class_{label}"
+        if all(len(part) for part in pair):
+            found[key] = auc(*map(loss_attack, pair))
+        else:
+            sizes = " and ".join(str(len(part)) for part in pair)
+            unresolved[key] = f"class {label} has {sizes} removed and unseen rows"
+    return found
+
+
+def _group_numbers(groups: dict[str, Answers]) -> Numbers:
+    found: Numbers = {}
+    for name, group in groups.items():
+        found[f"{name}_loss"] = float(losses(group.after, group.labels).mean())
+        if name != "unseen":
+            found[f"{name}_accuracy"] = _hits(group.after, group.labels).mean().item()
+    return found
+
+
+def _exposure(
+    groups: dict[str, Answers], before: dict[str, Answers], evidence: Evidence
+) -> Numbers:
+    """What the removal did to the people who stay, by LiRA's score of their rows."""
+    attack = evidence.lira.scores
+    now = auc(attack(groups["retained"]), attack(groups["unseen"]))
+    then = auc(attack(before["retained"]), attack(before["unseen"]))
+    rises = -two_model_attack(groups["retained"])
+    return {
+        "retained_exposure": now,
+        "retained_exposure_before": then,
+        "retained_exposure_change": now - then,
+        "retained_worst_rise": worst(rises),
+    }
+
+
+def _utility(
+    answers: Answers, n_train: int, retrained: Population, settings: AuditSettings
+) -> tuple[tuple[Utility, ...], tuple[int, ...]]:
+    """Plain and balanced test accuracy, and the classes that only this version never recognises."""
+    labels = answers.labels[n_train:]
+    parts = [_hits(logits[n_train:], labels)[None] for logits in (answers.after, answers.before)]
+    audited, parent = (_recalls(part, labels) for part in parts)
+    others = _recalls(torch.from_numpy(retrained.correct[:, n_train:]).double(), labels)
+    weights = torch.bincount(labels).double()
+    present = weights > 0
+    share = weights[present] / weights.sum()
+    utilities = tuple(
+        Utility(
+            name,
+            float(audited @ weight),
+            float(parent @ weight),
+            float((others @ weight).mean()),
+            prediction_band(others @ weight, settings.confidence),
+        )
+        for name, weight in (
+            ("accuracy", share),
+            ("balanced accuracy", torch.full_like(share, 1 / len(share))),
+        )
+    )
+    gone = (audited[0] == 0) & (others > 0).all(0)
+    return utilities, tuple(torch.nonzero(present)[:, 0][gone].tolist())
+
+
+def _hits(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) == labels).double()
+
+
+def _recalls(hits: Tensor, labels: Tensor) -> Tensor:
+    """(models, classes present) share of each class's rows that each model gets right."""
+    classes = torch.unique(labels)
+    return torch.stack([hits[:, labels == label].mean(1) for label in classes], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, softmax
 
+from puma.audit.answers import Answers, Array, ask_about
 from puma.audit.metrics import auc, rate
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
@@ -21,10 +23,35 @@ from puma.settings import ModelSettings, ShadowSettings, TrainingSettings
 from puma.training import train
 
 
+def _softmax(outputs: Tensor, _: Tensor) -> Tensor:
+    return softmax(outputs, 1)
+
+
+def _softmax_label(outputs: Tensor, labels: Tensor) -> Tensor:
+    return torch.cat([softmax(outputs, 1), one_hot(labels, outputs.shape[1])], 1)
+
+
+def _sorted(outputs: Tensor, labels: Tensor) -> Tensor:
+    probabilities = softmax(outputs, 1)
+    hit = (probabilities.argmax(1) == labels).to(probabilities)
+    return torch.cat([probabilities.sort(1, descending=True).values, hit[:, None]], 1)
+
+
+# From (n, classes) logits and (n,) labels. softmax is the paper's; softmax_label adds the label,
+# without which overfitting cannot be seen; sorted, the probabilities in descending order and
+# whether the first is the label's, treats all classes alike (Salem et al., 2019).
+FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": _softmax,
+    "softmax_label": _softmax_label,
+    "sorted": _sorted,
+}
+
+
 @dataclass(frozen=True, eq=False)
 class ShadowAttack:
     """A trained membership classifier for models of ``classes`` classes.
 
+    features: a name of :data:`FEATURES`: what the classifier sees of an answer.
     quality: balanced accuracy in [0, 1] on a shadow it never learnt from (0.5 = guessing).
     quality_auc: AUC of its scores there. What the attack says of a removal is worth no more
     than these two numbers; report them beside it.
@@ -32,16 +59,17 @@ class ShadowAttack:
 
     network: nn.Sequential
     classes: int
+    features: str
     quality: float
     quality_auc: float
 
-    def scores(self, model: nn.Module, examples: Examples) -> np.ndarray:
-        """(n,) probability in [0, 1] that ``model`` was trained on each example.
+    def scores(self, answers: Answers) -> Array:
+        """(n,) probability in [0, 1] that the audited version was trained on each row.
 
-        Higher = more likely a member. Raises AuditError when ``model`` or a label has
-        classes that the attack was not trained for.
+        Higher = more likely a member. Raises AuditError when it answers with other classes than
+        the attack was trained for.
         """
-        return _membership(self.network, _attack_features(model, examples, self.classes))
+        return _membership(self.network, _attack_features(answers, self.classes, self.features))
 
     def save(self, path: Path) -> None:
         """Write the attack, whole or not at all: tensors and numbers, never a pickled object."""
@@ -51,6 +79,7 @@ class ShadowAttack:
             {
                 "hidden": widths[:-1],
                 "classes": self.classes,
+                "features": self.features,
                 "quality": self.quality,
                 "quality_auc": self.quality_auc,
                 "network": self.network.state_dict(),
@@ -64,10 +93,13 @@ class ShadowAttack:
         """Read what :meth:`save` wrote. Raises AuditError when it is absent or not one."""
         try:
             stored = torch.load(path, weights_only=True)
-            network = mlp(2 * stored["classes"], 2, tuple(stored["hidden"]))
+            inputs = FEATURES[stored["features"]](
+                torch.zeros(1, stored["classes"]), torch.tensor([0])
+            )
+            network = mlp(inputs.shape[1], 2, tuple(stored["hidden"]))
             network.load_state_dict(stored["network"])
             numbers = (float(stored["quality"]), float(stored["quality_auc"]))
-            return cls(network.eval(), stored["classes"], *numbers)
+            return cls(network.eval(), stored["classes"], stored["features"], *numbers)
         except FileNotFoundError as error:
             raise AuditError(f"{path}: no such attack; run the shadow stage first") from error
         except Exception as error:  # torch raises pickle, zip and runtime errors alike here
@@ -91,8 +123,8 @@ def train_shadow_attack(
     Each of ``shadow_settings.models`` shadows has the target's architecture and is trained,
     from its own initial weights, on its own random ``fraction`` of the training rows: these
     are its members, the other rows its non-members. A classifier then learns to tell them
-    apart from (softmax, one-hot label). One more shadow is trained only to measure
-    ``quality``. The result depends on ``seed``, the settings and the data alone.
+    apart from ``shadow_settings.features`` of their answers. One more shadow is trained only to
+    measure ``quality``. The result depends on ``seed``, the settings and the data alone.
 
     Raises AuditError when ``fraction`` of the training rows is fewer than two.
     """
@@ -116,7 +148,9 @@ def train_shadow_attack(
         # As many non-members as members: of all rows nine in ten are non-members, and a
         # classifier that always answers "non-member" would be right that often.
         balanced = dataset.train.subset(rows[: 2 * size])
-        features.append(_attack_features(shadow, balanced, classes))
+        features.append(
+            _attack_features(ask_about(shadow, balanced), classes, shadow_settings.features)
+        )
     is_member = (torch.arange(2 * size) < size).long().repeat(len(seeds))
     network = _train_classifier(
         Examples.of(torch.cat(features), is_member),
@@ -130,12 +164,15 @@ def train_shadow_attack(
     shadow, rows = _train_shadow(
         dataset, model_settings, schedule, size, seed=held_out_seed, label=label, show=progress
     )
-    scores = _membership(network, _attack_features(shadow, dataset.train.subset(rows), classes))
+    answers = ask_about(shadow, dataset.train.subset(rows))
+    scores = _membership(network, _attack_features(answers, classes, shadow_settings.features))
     members, nonmembers = scores[:size], scores[size:]
     # Over ALL its non-members: a sample as small as the members only adds noise to the same
     # expectation, because balanced accuracy weighs both sides equally whatever their sizes.
     quality = (rate(members) + 1 - rate(nonmembers)) / 2
-    return ShadowAttack(network, classes, quality, auc(members, nonmembers))
+    return ShadowAttack(
+        network, classes, shadow_settings.features, quality, auc(members, nonmembers)
+    )
 
 
 def _train_shadow(
@@ -174,25 +211,20 @@ def _train_classifier(
     return network
 
 
-def _attack_features(model: nn.Module, examples: Examples, classes: int) -> Tensor:
-    """(n, 2·classes) float32: the model's softmax, then the one-hot label."""
-    outputs = logits(model, examples.features)
-    if outputs.shape[1] != classes:
+def _attack_features(answers: Answers, classes: int, kind: str) -> Tensor:
+    """(n, d) float32 of what the classifier sees; see :data:`FEATURES`."""
+    if answers.after.shape[1] != classes:
         raise AuditError(
-            f"the model answers with {outputs.shape[1]} classes, the attack was trained for "
+            f"the model answers with {answers.after.shape[1]} classes, the attack was trained for "
             f"{classes}; train the shadow attack on the dataset of this model"
         )
-    if len(examples) and int(examples.labels.max()) >= classes:
-        raise AuditError(
-            f"a label is {int(examples.labels.max())}, the attack was trained for classes 0 to "
-            f"{classes - 1}; audit examples of the dataset the attack was trained on"
-        )
-    return torch.cat([softmax(outputs, 1), one_hot(examples.labels, classes)], 1).float()
+    return FEATURES[kind](answers.after, answers.labels).float()
 
 
 def _membership(network: nn.Module, features: Tensor) -> np.ndarray:
     """(n,) float64 probability of the output "member"."""
-    return softmax(logits(network, features).double(), 1)[:, 1].numpy()
+    values: Array = softmax(logits(network, features).double(), 1)[:, 1].numpy()
+    return values
 
 
 def _seeds(seed: int, count: int) -> list[int]:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
-import torch
 from tqdm import tqdm
 
 from puma import predictions
-from puma.audit import audit_removal, train_shadow_attack
-from puma.audit.shadow import ShadowAttack
+from puma.audit import ShadowAttack, ask_about, auc, loss_attack, rate, train_shadow_attack
 from puma.data import DATASETS, Dataset, load_dataset
 from puma.deletion import DeletionSet
 from puma.errors import SettingsError
 from puma.marking import SCENARIO_FRACTIONS, mark
 from puma.models import build_model
+from puma.parallel import run_all
 from puma.removal import ORIGINALS, RemovalMethod, Trained, build_method, build_trainer
 from puma.removal.puma import ONE_STEP
 from puma.settings import Settings
@@ -111,25 +108,16 @@ def run_benchmark(
 
     Raises SettingsError for an unknown dataset, no dataset, or fewer than one seed or job.
     """
-    names, cases = list(dict.fromkeys(datasets)), list(scenarios() if cases is None else cases)
-    unknown = sorted(set(names) - set(DATASETS))
-    if unknown or not names:
-        raise SettingsError(
-            f"unknown datasets {unknown}; name at least one of {', '.join(sorted(DATASETS))}"
-        )
-    if seeds < 1 or jobs < 1:
-        raise SettingsError(f"seeds and jobs must be at least 1, got {seeds} and {jobs}")
+    names = check(datasets, seeds, jobs)
+    cases = list(scenarios() if cases is None else cases)
     pairs = list(product(names, range(seeds)))
     total = len(pairs) * len(cases) * len(RUNS)
     rows: list[Row] = []
     with tqdm(total=total, desc="removals", unit="run", disable=not progress) as bar:
-        if jobs == 1:
-            for name, seed in pairs:
-                rows += _one_thread(name, seed, settings, cases, bar.update)
-        else:
-            for done in _in_processes(pairs, settings, cases, jobs):
-                rows += done
-                bar.update(len(done))
+        tasks = [(name, seed, settings, cases) for name, seed in pairs]
+        for _, done in run_all(_rows_of, tasks, jobs=jobs):
+            rows += done
+            bar.update(len(done))
     places = {(case.name, str(case.fraction)): place for place, case in enumerate(cases)}
     methods = list(RUNS)
     rows.sort(
@@ -145,33 +133,33 @@ def run_benchmark(
     return frame.astype(dict.fromkeys(numeric, float))
 
 
-def _in_processes(
-    pairs: list[tuple[str, int]], settings: Settings, cases: list[Scenario], jobs: int
-) -> Iterator[list[Row]]:
-    """The rows of each pair as they arrive. Started afresh: a forked PyTorch can hang."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(pairs)), mp_context=context) as pool:
-        futures = [pool.submit(_one_thread, *pair, settings, cases) for pair in pairs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+def check(datasets: Sequence[str], seeds: int, jobs: int) -> list[str]:
+    """``datasets``, each once. Raises SettingsError for what no benchmark can be run with."""
+    names = list(dict.fromkeys(datasets))
+    unknown = sorted(set(names) - set(DATASETS))
+    if unknown or not names:
+        raise SettingsError(
+            f"unknown datasets {unknown}; name at least one of {', '.join(sorted(DATASETS))}"
+        )
+    if seeds < 1 or jobs < 1:
+        raise SettingsError(f"seeds and jobs must be at least 1, got {seeds} and {jobs}")
+    return names
 
 
-def _one_thread(
-    name: str,
-    seed: int,
-    settings: Settings,
-    cases: list[Scenario],
-    advance: Callable[[int], Any] = lambda _: None,
-) -> list[Row]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _Pair(name, settings.model_copy(update={"seed": seed})).rows(cases, advance)
-    finally:
-        torch.set_num_threads(threads)
+def load(name: str, settings: Settings) -> Dataset:
+    """The dataset as ``settings.data`` and the seed say."""
+    source = settings.data
+    return load_dataset(
+        name,
+        seed=settings.seed,
+        test_fraction=source.test_fraction,
+        folder=source.folder,
+        download=source.download,
+    )
+
+
+def _rows_of(name: str, seed: int, settings: Settings, cases: list[Scenario]) -> list[Row]:
+    return _Pair(name, settings.model_copy(update={"seed": seed})).rows(cases)
 
 
 class _Outcome(Generic[T]):
@@ -197,16 +185,8 @@ class _Pair:
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name, self.settings = name, settings
-        seed, source = settings.seed, settings.data
-        self.data = _Outcome[Dataset](
-            lambda: load_dataset(
-                name,
-                seed=seed,
-                test_fraction=source.test_fraction,
-                folder=source.folder,
-                download=source.download,
-            )
-        )
+        seed = settings.seed
+        self.data = _Outcome[Dataset](lambda: load(name, settings))
         self.attack = _Outcome[ShadowAttack](
             lambda: train_shadow_attack(
                 self.data.get(),
@@ -219,14 +199,13 @@ class _Pair:
         )
         self.originals = {kind: _Outcome(partial(self._fit, kind)) for kind in ORIGINALS}
 
-    def rows(self, cases: list[Scenario], advance: Callable[[int], Any]) -> list[Row]:
+    def rows(self, cases: list[Scenario]) -> list[Row]:
         rows: list[Row] = []
         for case in cases:
             request = _Outcome(partial(self._request, case))
             measured = {}
             for run in RUNS:
                 measured[run] = self._measured(run, request)
-                advance(1)
             base = measured[BASELINE]
             for run, numbers in measured.items():
                 key = (self.name, case.name, case.fraction, run, self.settings.seed)
@@ -248,19 +227,14 @@ class _Pair:
         trained, attack = self.originals[method.original].get(), self.attack.get()
         data = trained.dataset
         removal = method.remove(trained, request, progress=False)
-        report = audit_removal(
-            removal.predictor,
-            removed=data.train.subset(request.rows),
-            unseen=data.test.without(request.test_rows),
-            retained=data.train.without(request.rows),
-            attack=attack,
-        )
+        removed = ask_about(removal.predictor, data.train.subset(request.rows))
+        unseen = ask_about(removal.predictor, data.test.without(request.test_rows))
         return {
             "original_accuracy": predictions.accuracy(trained.predictor, data.test),
             "accuracy": predictions.accuracy(removal.predictor, data.test),
-            "removed_rate": report.attack_rate,
-            "unseen_rate": report.attack_rate_unseen,
-            "loss_auc": report.attack_auc,
+            "removed_rate": rate(attack.scores(removed)),
+            "unseen_rate": rate(attack.scores(unseen)),
+            "loss_auc": auc(loss_attack(removed), loss_attack(unseen)),
             "seconds": removal.seconds,
             "drift": removal.criterion_drift,
             "forgetting_incomplete": removal.diagnostics.get("forgetting_incomplete"),

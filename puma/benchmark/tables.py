@@ -110,7 +110,7 @@ def markdown(frame: pd.DataFrame, reference: Path) -> str:
         "rows, original: before. Seconds are read against retrain's in the same line.",
     ]
     for dataset in datasets:
-        parts += [f"### {dataset}", _lined_up(*cluster_table(frame, dataset))]
+        parts += [f"### {dataset}", lined_up(*cluster_table(frame, dataset))]
     parts += [
         "## Test accuracy after removing a share of the rows (the paper's Table 1)",
         "Per cent; the paper's mean in brackets. Doing nothing at all would score the original "
@@ -120,7 +120,7 @@ def markdown(frame: pd.DataFrame, reference: Path) -> str:
     for scenario in ("random", "ordered"):
         table = _accuracy_table(frame, paper, scenario)
         if table[1]:
-            parts += [f"### {scenario}", _lined_up(*table)]
+            parts += [f"### {scenario}", lined_up(*table)]
     notes = _notes(frame)
     if notes:
         parts += ["## Notes", "\n".join(notes)]
@@ -199,6 +199,7 @@ def _notes(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _lined_up(heading: list[str], lines: list[list[str]]) -> str:
+def lined_up(heading: list[str], lines: list[list[str]]) -> str:
+    """A Markdown table."""
     rows = [heading, ["---"] * len(heading), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -25,11 +25,11 @@ def weighted_gradient(
             f"weights must be one finite number for each of {len(examples)} examples, got shape "
             f"{tuple(weights.shape)} with {int((~torch.isfinite(weights)).sum())} not finite"
         )
-    used = weights != 0
-    chosen, weights = examples.subset(used), weights[used].to(flat.dtype)
+    used = weights.nonzero()[:, 0]
+    weights = weights[used].to(flat.dtype)
     vector = flat.vector.requires_grad_()
     total = flat.vector.zero_()
-    parts = batches(flat, chosen, batch_size)
+    parts = batches(flat, examples, batch_size, rows=used)
     for (features, labels), weight in zip(
         parts, weights.split(batch_size or flat.batch_size), strict=False
     ):

@@ -143,11 +143,16 @@ class FlatModel:
 
 
 def batches(
-    flat: FlatModel, examples: Examples, batch_size: int | None = None
+    flat: FlatModel,
+    examples: Examples,
+    batch_size: int | None = None,
+    *,
+    rows: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(features, labels) of ``examples``, in order; the last batch may be smaller.
 
-    ``batch_size`` None: the model's own, smaller for convolutional networks.
+    ``batch_size`` None: the model's own, smaller for convolutional networks. ``rows``: (m,) long
+    indices of those that are wanted; None is all. One batch is copied at a time.
 
     Raises SettingsError for a batch size below one, DataError for features of another dtype
     than the parameters.
@@ -159,6 +164,12 @@ def batches(
         raise DataError(
             f"features are {examples.features.dtype} but the model is {flat.dtype}; "
             "convert one of them"
+        )
+    if rows is not None:
+        return (
+            (examples.features[chosen], examples.labels[chosen])
+            for chosen in rows.split(batch_size)
+            if len(chosen)
         )
     if len(examples) == 0:  # split() would yield one empty batch, which convolutions refuse
         return iter(())

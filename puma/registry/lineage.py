@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry.store import experiment_id
-from puma.registry.versions import FINGERPRINT, find_version, model_name
+from puma.registry.versions import FINGERPRINT, UNRESOLVED, VERDICT, find_version, model_name
 from puma.settings import ORIGINAL, ModelSettings
 from puma.workspace import Workspace
 
@@ -29,6 +29,8 @@ MAIN_METRICS = (
     "attack_rate",
     "attack_rate_unseen",
     "attack_auc",
+    "remaining_influence",
+    "gap_to_retrain",
     "runtime_seconds",
     "speedup_vs_retrain",
 )
@@ -63,6 +65,7 @@ def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt)
             client.log_batch(run_id, params=_params(receipt, parent))
             log_metrics(client, run_id, model_id, receipt)
             _log_curve(client, run_id, receipt)
+            log_figures(client, workspace, run_id, receipt)
         return _register(client, receipt, parent, run_id, model_id)
     except BaseException:
         client.set_terminated(run_id, status="FAILED")
@@ -113,10 +116,42 @@ def describe(receipt: Receipt, parent: ModelVersion | None) -> str:
             f"{receipt.n_removed} training rows of {receipt.n_subjects} people.\n\n"
             f"Deletion set: `{receipt.deletion_digest}` (keyed digest)"
         )
+    if receipt.verdict is not None:
+        text += f"\n\nAudit: **{receipt.verdict}**: {receipt.verdict_reason}."
     numbers = [
         f"- {name}: {receipt.metrics[name]:.4g}" for name in MAIN_METRICS if name in receipt.metrics
     ]
     return "\n\n".join([text, "\n".join(numbers)]) if numbers else text
+
+
+def verdict_tags(receipt: Receipt) -> dict[str, str]:
+    """What the audit concluded; none for a receipt that was not audited."""
+    if receipt.verdict is None:
+        return {}
+    return {
+        VERDICT: receipt.verdict,
+        "puma.verdict_reason": receipt.verdict_reason or "",
+        # An earlier audit may have told them, and MLflow has no way to take a metric back.
+        UNRESOLVED: " ".join(receipt.unresolved) or ABSENT,
+    }
+
+
+def log_figures(client: MlflowClient, workspace: Workspace, run_id: str, receipt: Receipt) -> None:
+    """Put the audit's pictures, and nothing else, beside the model, in place of earlier ones.
+
+    Raises RegistryError for an audited receipt without any.
+    """
+    if receipt.verdict is None:
+        return
+    folder = workspace.figures(receipt.dataset, receipt.method)
+    pictures = sorted(folder.glob("*.png"))
+    if not pictures:
+        raise RegistryError(
+            f"{folder}: holds no picture of the audit of {receipt.dataset} {receipt.method}; run "
+            "`dvc repro` to draw them"
+        )
+    for picture in pictures:
+        client.log_artifact(run_id, str(picture), "audit")
 
 
 def log_metrics(client: MlflowClient, run_id: str, model_id: str, receipt: Receipt) -> None:
@@ -180,6 +215,7 @@ def _tags(receipt: Receipt, parent: ModelVersion | None) -> dict[str, str]:
         "puma.predictions_digest": receipt.predictions_digest,
         "puma.seed": str(receipt.seed),
     }
+    tags |= verdict_tags(receipt)
     if receipt.deletion_digest is not None:
         tags["puma.deletion_digest"] = receipt.deletion_digest
     if parent is not None:

@@ -12,7 +12,14 @@ from filelock import FileLock
 from puma.errors import DataError, RegistryError
 from puma.files import write_json
 from puma.receipts import Receipt, read_receipts
-from puma.registry.lineage import create_version, describe, find_parent, log_metrics
+from puma.registry.lineage import (
+    create_version,
+    describe,
+    find_parent,
+    log_figures,
+    log_metrics,
+    verdict_tags,
+)
 from puma.registry.store import database, is_default, open_store
 from puma.registry.versions import (
     CHALLENGER,
@@ -101,12 +108,15 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> R
     created = found is None
     if found is None:
         found = create_version(client, workspace, receipt)
-    elif not _agree(logged := client.get_run(found.run_id).data.metrics, receipt):
+    elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, receipt):
         updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
-        # The description first: the metrics are what says that this was done.
+        # The pictures first, as they may be missing; the metrics are what says that this was done.
+        log_figures(client, workspace, found.run_id, receipt)
         client.update_model_version(
             found.name, found.version, describe(updated, find_parent(client, receipt))
         )
+        for name, value in verdict_tags(receipt).items():
+            client.set_model_version_tag(found.name, found.version, name, value)
         log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
     return Registered(
         dataset=receipt.dataset,
@@ -132,8 +142,10 @@ def _shown(logged: Mapping[str, float], receipt: Receipt) -> dict[str, float]:
     }
 
 
-def _agree(logged: Mapping[str, float], receipt: Receipt) -> bool:
-    """Whether the version's run already shows what it should."""
+def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: Receipt) -> bool:
+    """Whether the version and its run already show what they should."""
+    if any(tags.get(name) != value for name, value in verdict_tags(receipt).items()):
+        return False
     return all(logged.get(name) == value for name, value in _shown(logged, receipt).items())
 
 
@@ -165,7 +177,7 @@ def _survey(
             if found is None:
                 return record, f"{dataset} {receipt.method}: has no version"
             logged = client.get_run(found.run_id).data.metrics
-            if not _agree(logged, receipt):
+            if not _agree(logged, found.tags, receipt):
                 return record, f"{dataset} {receipt.method}: was measured again"
             version = int(found.version)
             record[dataset].append(
@@ -177,6 +189,8 @@ def _survey(
                     "parent_version": parent_version(found.tags),
                     "n_removed": receipt.n_removed,
                     "deletion_digest": receipt.deletion_digest,
+                    "verdict": receipt.verdict,
+                    "verdict_reason": receipt.verdict_reason,
                     "metrics": _shown(logged, receipt),
                 }
             )

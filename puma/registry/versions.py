@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FINGERPRINT = "puma.fingerprint"
+VERDICT = "puma.verdict"
+UNRESOLVED = "puma.unresolved"
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 
 
 @dataclass(frozen=True)
 class VersionRow:
-    """One registered version; ``metrics`` are the latest values of its run.
+    """One registered version.
 
-    ``parent_version`` and ``deletion_digest`` are None for an original; ``created`` is UTC in
-    ISO 8601; a version that PUMA did not register has an empty method and fingerprint.
+    ``metrics`` are the latest values of its run, without those that its last audit could not
+    tell. ``parent_version`` and ``deletion_digest`` are None for an original, ``verdict`` for a
+    version that was never audited; ``created`` is UTC in ISO 8601; a version that PUMA did not
+    register has an empty method and fingerprint.
     """
 
     version: int
@@ -37,7 +41,9 @@ class VersionRow:
     parent_version: int | None
     n_removed: int
     deletion_digest: str | None
+    verdict: str | None
     metrics: dict[str, float]
+    data_digest: str
     fingerprint: str
     run_id: str
     created: str
@@ -117,11 +123,34 @@ def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> 
         parent_version=parent_version(tags),
         n_removed=int(removed) if removed.isdecimal() else 0,
         deletion_digest=tags.get("puma.deletion_digest"),
-        metrics=_metrics(client, found.run_id),
+        verdict=tags.get(VERDICT),
+        metrics={
+            name: value
+            for name, value in _metrics(client, found.run_id).items()
+            if name not in tags.get(UNRESOLVED, "").split()
+        },
+        data_digest=tags.get("puma.data_digest", ""),
         fingerprint=tags.get(FINGERPRINT, ""),
         run_id=found.run_id or "",
         created=created.isoformat(timespec="seconds"),
     )
+
+
+def find_row(client: MlflowClient, dataset: str, version_or_alias: str | int) -> VersionRow:
+    """The version of that number or alias. Raises RegistryError when there is none."""
+    wanted = str(version_or_alias)
+    rows = list_versions(client, dataset)
+    for row in rows:
+        if wanted == str(row.version) or wanted in row.aliases:
+            return row
+    raise RegistryError(f"{model_name(dataset)} has no version {wanted!r}; {_choose(rows)}")
+
+
+def _choose(rows: list[VersionRow]) -> str:
+    if not rows:
+        return "run `dvc repro` first"
+    aliases = sorted({alias for row in rows for alias in row.aliases})
+    return f"choose one of {', '.join([*(str(row.version) for row in rows), *aliases])}"
 
 
 def load_predictor(
@@ -146,12 +175,8 @@ def load_predictor(
             found = client.get_model_version_by_alias(name, wanted)
         model = mlflow.pytorch.load_model(found.source)
     except (MlflowException, OSError) as error:
-        known = [str(row.version) for row in list_versions(client, dataset)]
-        known += sorted(find_aliases(client, dataset))
-        raise RegistryError(
-            f"{name} {wanted!r} cannot be loaded ({error}); "
-            f"{'choose one of ' + ', '.join(known) if known else 'run `dvc repro` first'}"
-        ) from error
+        remedy = _choose(list_versions(client, dataset))
+        raise RegistryError(f"{name} {wanted!r} cannot be loaded ({error}); {remedy}") from error
 
     @torch.no_grad()
     def predict(features: Tensor) -> Tensor:

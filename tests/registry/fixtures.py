@@ -48,7 +48,7 @@ def workspace(template: Workspace, tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def registered(filled: Workspace, tmp_path: Path) -> Workspace:
-    """A project of this test's own with all versions registered; its models cannot be loaded."""
+    """A project of this test's own with all versions registered."""
     made = make_project(tmp_path / "registered")
     copy_store(filled, made)
     shutil.copy(filled.registered, made.registered)

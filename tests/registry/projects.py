@@ -29,6 +29,8 @@ OTHER_DELETION = "e2" * 32
 ATTACK_RATES = {"original": 0.75, "retrain": 0.5, "puma": 0.625}
 ACCURACIES = {"original": 0.75, "retrain": 0.5, "puma": 0.7}
 SECONDS = {"original": 2.0, "retrain": 1.5, "puma": 0.25}
+VERDICTS = {"original": "forgetting_incomplete", "retrain": "passed", "puma": "over_forgotten"}
+PICTURES = ("losses", "margins", "roc")
 
 
 def make_project(root: Path) -> Workspace:
@@ -56,7 +58,7 @@ def write_version(
     architecture: ModelSettings = MODEL,
     model: nn.Module | None = None,
 ) -> Receipt:
-    """The weights, the receipt and the audit's metrics of one version."""
+    """The weights, the receipt, and the audit of one version with its pictures."""
     model = model or make_model(weights_seed)
     path = workspace.weights(DATASET, method)
     save_weights(model, path)
@@ -88,15 +90,35 @@ def write_version(
 
 
 def write_audit(
-    workspace: Workspace, method: str, *, deletion: str | None = None, **metrics: float
+    workspace: Workspace,
+    method: str,
+    *,
+    deletion: str | None = None,
+    verdict: str | None = None,
+    reason: str = "as expected",
+    pictures: str = "first",
+    unresolved: tuple[str, ...] = (),
+    **metrics: float,
 ) -> None:
-    """The audit of the weights that ``method`` has now."""
+    """The audit of the weights that ``method`` has now; its pictures show ``pictures``."""
     receipt = Receipt.read(workspace.receipt(DATASET, method))
     AuditRecord(
         weights_digest=receipt.weights_digest,
         deletion_digest=deletion or receipt.deletion_digest or DELETION,
+        verdict=verdict or VERDICTS.get(method, "inconclusive"),
+        verdict_reason=reason,
         metrics=metrics,
+        unresolved=dict.fromkeys(unresolved, "too few rows"),
     ).write(workspace.audit(DATASET, method))
+    for name in PICTURES:
+        path = workspace.figures(DATASET, method) / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(method, name, pictures))
+
+
+def picture(method: str, name: str, shown: str = "first") -> bytes:
+    """What :func:`write_audit` draws: its file tells whose picture it is."""
+    return b"\x89PNG\r\n\x1a\n" + f"{name} of {method}, {shown}".encode()
 
 
 def make_model(seed: int) -> nn.Module:
@@ -106,12 +128,22 @@ def make_model(seed: int) -> nn.Module:
 
 
 def copy_store(template: Workspace, workspace: Workspace) -> None:
-    """The store of ``template`` for ``workspace``, quicker than making one."""
+    """The store of ``template`` with all its files for ``workspace``, quicker than making one."""
+    from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
+
+    _artifact_repos_cache.clear()  # it knows runs by their ids alone, which the copy keeps
     shutil.copy(template.root / "mlflow.db", workspace.root / "mlflow.db")
-    location = (workspace.root / "mlruns" / "puma").as_uri()
-    execute(
-        workspace, "UPDATE experiments SET artifact_location = ? WHERE name = 'puma'", (location,)
-    )
+    if (template.root / "mlruns").exists():
+        shutil.copytree(template.root / "mlruns", workspace.root / "mlruns", dirs_exist_ok=True)
+    places = {
+        "experiments": "artifact_location",
+        "runs": "artifact_uri",
+        "logged_models": "artifact_location",
+        "model_versions": "storage_location",
+    }
+    moved = (template.root.as_uri(), workspace.root.as_uri())
+    for table, column in places.items():
+        execute(workspace, f"UPDATE {table} SET {column} = replace({column}, ?, ?)", moved)
 
 
 def execute(workspace: Workspace, statement: str, values: tuple[str, ...] = ()) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -25,6 +26,8 @@ from tests.registry.projects import (
     DATASET,
     METHODS,
     OTHER_DELETION,
+    PICTURES,
+    picture,
     start_python,
     write_audit,
     write_version,
@@ -104,6 +107,92 @@ def test_metrics_measured_again_are_the_ones_shown(registered: Workspace) -> Non
     assert all_registered(registered)
 
 
+def test_what_a_later_audit_cannot_tell_is_no_longer_listed(registered: Workspace) -> None:
+    client = open_store(registered)
+    assert "attack_rate" in list_versions(client, DATASET)[2].metrics
+    write_audit(registered, "puma", unresolved=("attack_rate",))
+    register_all(registered, progress=False)
+    assert "attack_rate" not in list_versions(client, DATASET)[2].metrics
+    assert all_registered(registered)
+
+    write_audit(registered, "puma", attack_rate=0.125)
+    register_all(registered, progress=False)
+    assert list_versions(client, DATASET)[2].metrics["attack_rate"] == 0.125
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"verdict": "inconclusive"},
+        {"reason": "for another reason"},
+        {"attack_rate": 0.125},
+        {"verdict": "utility_lost", "reason": "it fell", "attack_rate": 0.25, "attack_auc": 0.75},
+    ],
+    ids=["verdict", "reason", "number", "all"],
+)
+def test_an_audit_that_found_something_else_is_the_one_shown(
+    registered: Workspace, changed: dict[str, Any]
+) -> None:
+    client = open_store(registered)
+    others = list_versions(client, DATASET)[:2]
+    found = {"verdict": "over_forgotten", "reason": "as expected", "attack_rate": 0.625} | changed
+    write_audit(registered, "puma", pictures="second", **found)
+    assert missing(registered) == "toy puma: was measured again"
+
+    again = register_all(registered, progress=False)
+
+    assert [(item.version, item.created) for item in again] == [(1, False), (2, False), (3, False)]
+    version = client.get_model_version("puma-toy", "3")
+    assert version.tags["puma.verdict"] == found["verdict"]
+    assert version.tags["puma.verdict_reason"] == found["reason"]
+    assert f"Audit: **{found['verdict']}**: {found['reason']}." in version.description
+    assert f"- attack_rate: {found['attack_rate']}" in version.description
+    assert "version 1 of toy without 3 training rows" in version.description
+    row = list_versions(client, DATASET)[2]
+    assert row.verdict == found["verdict"]
+    numbers = {name: value for name, value in found.items() if name.startswith("attack")}
+    assert numbers.items() <= row.metrics.items()
+    assert pictures_of(client, row.run_id) == drawn("puma", "second")
+    assert list_versions(client, DATASET)[:2] == others
+    assert pictures_of(client, others[0].run_id) == drawn("original", "first")
+    record = json.loads(registered.registered.read_text())[DATASET][2]
+    assert (record["verdict"], record["verdict_reason"]) == (found["verdict"], found["reason"])
+    assert all_registered(registered)
+
+
+def test_an_update_without_pictures_changes_nothing(registered: Workspace) -> None:
+    client = open_store(registered)
+    rows, page = list_versions(client, DATASET), client.get_model_version("puma-toy", "3")
+    write_audit(registered, "puma", verdict="passed", attack_rate=0.125)
+    shutil.rmtree(registered.figures(DATASET, "puma"))
+
+    with pytest.raises(RegistryError, match=r"plots/toy/puma: holds no picture of the audit of"):
+        register_all(registered, progress=False)
+
+    assert list_versions(client, DATASET) == rows
+    assert client.get_model_version("puma-toy", "3").description == page.description
+    assert missing(registered) == "toy puma: was measured again"
+
+
+def test_a_version_without_pictures_is_refused_and_leaves_no_half(workspace: Workspace) -> None:
+    folder = workspace.figures(DATASET, "retrain")
+    for path in folder.iterdir():
+        path.rename(path.with_suffix(".svg"))
+
+    with pytest.raises(RegistryError, match=r"plots/toy/retrain: holds no picture .*`dvc repro`"):
+        register_all(workspace, progress=False)
+
+    client = open_store(workspace)
+    assert [row.method for row in list_versions(client, DATASET)] == ["original"]
+    runs = client.search_runs([experiment(client)], order_by=["start_time"])
+    assert [run.info.status for run in runs] == ["FINISHED", "FAILED"]
+    assert not workspace.registered.exists()
+    for path in folder.iterdir():
+        path.rename(path.with_suffix(".png"))
+    found = register_all(workspace, progress=False)
+    assert [(item.version, item.created) for item in found] == [(1, False), (2, True), (3, True)]
+
+
 def test_other_timings_alone_change_nothing(registered: Workspace) -> None:
     before = list_versions(open_store(registered), DATASET)
     for method in ("original", "retrain", "puma"):
@@ -157,6 +246,8 @@ def test_record_holds_no_times(filled: Workspace) -> None:
         "parent_version": 1,
         "n_removed": 3,
         "deletion_digest": "e1" * 32,
+        "verdict": "over_forgotten",
+        "verdict_reason": "as expected",
         "metrics": {
             "accuracy": 0.7,
             "attack_rate": 0.625,
@@ -180,7 +271,8 @@ def test_failure_at_any_step_leaves_no_version_and_a_failed_run(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = open_store(workspace)
-    steps = ["_log_model", "_log_inputs", "_params", "log_metrics", "_log_curve", "_tags"]
+    steps = ["_log_model", "_log_inputs", "_params", "log_metrics", "_log_curve"]
+    steps += ["log_figures", "_tags"]
     for attempt, step in enumerate(steps, start=1):
         with monkeypatch.context() as patch:
             patch.setattr(lineage, step, fail)
@@ -248,6 +340,16 @@ def rewrite_removals(workspace: Workspace) -> None:
             workspace, method, weights_seed=seed, parent=original, deletion=OTHER_DELETION
         )
     write_audit(workspace, ORIGINAL, deletion=OTHER_DELETION, attack_rate=0.75)
+
+
+def pictures_of(client: Any, run_id: str) -> dict[str, bytes]:
+    """What the run's page shows beside the model, by name."""
+    found = [artifact.path for artifact in client.list_artifacts(run_id, "audit")]
+    return {path: Path(client.download_artifacts(run_id, path)).read_bytes() for path in found}
+
+
+def drawn(method: str, shown: str) -> dict[str, bytes]:
+    return {f"audit/{name}.png": picture(method, name, shown) for name in PICTURES}
 
 
 def experiment(client: Any) -> str:

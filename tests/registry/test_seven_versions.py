@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ EVERYTHING = {
 EVERYTHING["versions"] = EVERYTHING["originals"] + EVERYTHING["methods"]
 DEFAULTS = Settings.model_validate(EVERYTHING)
 ENSEMBLES = {"sisa_original": "mean", "sisa": "majority"}
+FOUND = {
+    **dict.fromkeys(EVERYTHING["originals"], "forgetting_incomplete"),
+    "retrain": "passed",
+    "amnesiac": "over_forgotten",
+    "sisa": "utility_lost",
+    "puma": "inconclusive",
+}
 
 
 def ensemble(vote: str) -> Ensemble:
@@ -67,7 +75,8 @@ def found(
             architecture=ModelSettings(**{**MODEL.model_dump(), **several}) if vote else MODEL,
             model=ensemble(vote) if vote else None,
         )
-        write_audit(workspace, version, attack_rate=0.5, attack_rate_unseen=0.45, attack_auc=0.5)
+        numbers = {"attack_rate": 0.5, "attack_rate_unseen": 0.45, "attack_auc": 0.5}
+        write_audit(workspace, version, verdict=FOUND[version], **numbers)
     copy_store(template, workspace)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -127,10 +136,40 @@ def test_compare_fits_a_terminal_and_sets_the_plain_original_beside_the_removals
     assert sum(line[0] == "speedup_vs_retrain" for line in cells) == 1
 
 
-def test_versions_fit_a_terminal_one_line_each(found) -> None:
+def told(rows: list[str], heading: str, columns: list[str]) -> list[str]:
+    """What the lines of one row say in each of these columns, put together again."""
+    starts = [heading.index(column) for column in columns]
+    ends = [*starts[1:], None]
+    places = [slice(*bounds) for bounds in zip(starts, ends, strict=True)]
+    return ["".join(line[place].strip() for line in rows) for place in places]
+
+
+def test_compare_tells_every_verdict_in_whole(found) -> None:
+    lines = puma(found[0].root, "compare", DATASET)
+    tables = [
+        ["1 original", "4 retrain", "5 amnesiac", "6 sisa", "7 puma"],
+        ["2 sisa_original", "3 amnesiac_original"],
+    ]
+    for columns in tables:
+        heading = next(line for line in lines if columns[0] in line)
+        rest = lines[lines.index(heading) :]
+        first = next(place for place, line in enumerate(rest) if line.startswith("verdict"))
+        row = [rest[first], *takewhile(lambda line: line.startswith(" "), rest[first + 1 :])]
+        expected = [FOUND[column.split()[1]].replace("_", "") for column in columns]
+        assert [words.replace(" ", "") for words in told(row, heading, columns)] == expected
+
+
+def test_versions_fit_a_terminal_and_lose_nothing(found) -> None:
     lines = puma(found[0].root, "versions", DATASET)
     assert max(map(len, lines)) <= 80
-    listed = [line.split() for line in lines if re.match(r" *\d ", line)]
-    assert [line[1] for line in listed] == [*DEFAULTS.versions]
-    assert len(lines) <= len(listed) + 5
-    assert listed[-1][2] == "challenger"
+    heading = next(line for line in lines if "verdict" in line)
+    starts = [place for place, line in enumerate(lines) if re.match(r"\d ", line)]
+    rows = [lines[start:end] for start, end in pairwise([*starts, len(lines)])]
+    assert all(len(row) <= 3 for row in rows)
+    columns = ["method", "aliases", "from", "verdict", "secs"]
+    said = [told(row, heading, columns) for row in rows]
+    assert [row[0] for row in said] == [*DEFAULTS.versions]
+    assert [row[1] for row in said] == ["champion", *["-"] * 5, "challenger"]
+    assert [row[3].replace(" ", "") for row in said] == [
+        FOUND[version].replace("_", "") for version in DEFAULTS.versions
+    ]

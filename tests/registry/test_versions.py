@@ -18,8 +18,19 @@ from puma.errors import RegistryError
 from puma.models import load_weights
 from puma.receipts import read_receipts
 from puma.registry import find_version, list_versions, load_predictor, open_store
+from puma.registry.versions import find_row
 from puma.workspace import Workspace
-from tests.registry.projects import DATA_DIGEST, DATASET, DELETION, FEATURES, make_model, run_python
+from tests.registry.projects import (
+    DATA_DIGEST,
+    DATASET,
+    DELETION,
+    FEATURES,
+    PICTURES,
+    VERDICTS,
+    make_model,
+    picture,
+    run_python,
+)
 
 
 @pytest.fixture
@@ -49,12 +60,30 @@ def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
         "puma.weights_digest": removal.weights_digest,
         "puma.predictions_digest": removal.predictions_digest,
         "puma.seed": "7",
+        "puma.verdict": "over_forgotten",
+        "puma.verdict_reason": "as expected",
+        "puma.unresolved": "-",
     }
     found = client.search_model_versions("name='puma-toy' and tags.`puma.parent_version` = '1'")
     assert sorted(int(item.version) for item in found) == [2, 3]
     first = dict(client.get_model_version("puma-toy", "1").tags)
     assert "puma.parent_version" not in first
     assert "puma.deletion_digest" not in first
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_version_carries_its_audit_s_verdict_and_pictures(client: Any, number: int) -> None:
+    version = client.get_model_version("puma-toy", str(number))
+    method = version.tags["puma.method"]
+    assert version.tags["puma.verdict"] == VERDICTS[method]
+    assert f"Audit: **{VERDICTS[method]}**: as expected." in version.description
+    found = client.list_artifacts(version.run_id, "audit")
+    assert {artifact.path for artifact in found} == {f"audit/{name}.png" for name in PICTURES}
+    for name in PICTURES:
+        path = client.download_artifacts(version.run_id, f"audit/{name}.png")
+        assert Path(path).read_bytes() == picture(method, name)
+    search = f"name='puma-toy' and tags.`puma.verdict` = '{VERDICTS[method]}'"
+    assert [int(item.version) for item in client.search_model_versions(search)] == [number]
 
 
 def test_run_params_and_metrics_are_those_of_the_version(client: Any, filled: Workspace) -> None:
@@ -129,8 +158,35 @@ def test_rows_are_complete(client: Any, filled: Workspace) -> None:
     assert as_dict["aliases"] == ["challenger"]
     assert (row.version, row.method, row.parent_version, row.n_removed) == (3, "puma", 1, 3)
     assert row.fingerprint == read_receipts(filled, DATASET)[2].fingerprint
+    assert (row.verdict, row.data_digest) == ("over_forgotten", DATA_DIGEST)
     assert row.created.endswith("+00:00")
     assert list_versions(client, "other") == []
+
+
+def test_verdicts_are_listed_version_by_version(client: Any) -> None:
+    rows = list_versions(client, DATASET)
+    assert {row.method: row.verdict for row in rows} == VERDICTS
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [(1, 1), ("1", 1), ("champion", 1), (2, 2), ("3", 3), ("challenger", 3)],
+)
+def test_a_row_is_found_by_number_and_by_alias(client: Any, wanted: str | int, number: int) -> None:
+    assert find_row(client, DATASET, wanted) == list_versions(client, DATASET)[number - 1]
+
+
+@pytest.mark.parametrize("wanted", ["nobody", "4", 0, "", "01", "puma"])
+def test_an_unknown_row_names_the_known_ones(client: Any, wanted: str | int) -> None:
+    message = f"puma-toy has no version '{wanted}'; choose one of 1, 2, 3, challenger, champion"
+    with pytest.raises(RegistryError, match=f"^{message}$"):
+        find_row(client, DATASET, wanted)
+
+
+def test_a_row_of_an_empty_registry_names_the_remedy(template: Workspace) -> None:
+    for look in (find_row, lambda _, *named: load_predictor(template, *named)):
+        with pytest.raises(RegistryError, match=r"run `dvc repro` first$"):
+            look(open_store(template), DATASET, "champion")
 
 
 @pytest.mark.parametrize("n", [1, 2, 250])
@@ -191,6 +247,10 @@ def test_store_holds_no_id(workspace: Workspace) -> None:
     DeletionSet.of(ids[:2], data).write(workspace.deletion_set(DATASET))
     workspace.request(DATASET).parent.mkdir()
     DeletionSet.of(ids[:2], data).write(workspace.request(DATASET))
+    for name in ("rows.csv", ".roc.png.1f2e", "old/roc.png"):  # beside the pictures, by mistake
+        stray = workspace.figures(DATASET, "puma") / name
+        stray.parent.mkdir(exist_ok=True)
+        stray.write_text("\n".join(ids))
 
     register_all(workspace, progress=False)
 
@@ -220,3 +280,6 @@ def test_a_version_made_by_hand_is_listed_with_blanks(filled: Workspace, tmp_pat
 
     assert (odd.version, odd.method, odd.parent_version, odd.n_removed) == (3, "[/x]", None, 0)
     assert odd.metrics == {}
+    made = client.create_model_version("puma-toy", source=f"file://{root}/nowhere")
+    bare = find_row(client, DATASET, made.version)
+    assert (bare.method, bare.verdict, bare.data_digest, bare.fingerprint) == ("", None, "", "")

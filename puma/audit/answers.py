@@ -1,0 +1,115 @@
+"""What an attacker sees: the answers of a model, and of the version before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from puma import predictions
+from puma.data.base import Dataset, Examples
+from puma.errors import AuditError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Answers:
+    """Two versions' logits on n rows. A registry keeps both, so an attacker may have both.
+
+    before, after: (n, classes) float64 logits of the parent and of the version under attack;
+    the same tensor where there is no parent. labels: (n,) int64. rows: (n,) which rows these
+    are, counted over the training rows and then the test rows of the dataset.
+
+    Raises AuditError for logits that are not finite, shapes that disagree, or a label that no
+    logit stands for.
+    """
+
+    before: Tensor
+    after: Tensor
+    labels: Tensor
+    rows: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        if self.after.ndim != 2 or self.before.shape != self.after.shape or n != len(self.after):
+            raise AuditError(
+                f"answers must be (n, classes) logits of both versions for n = {n} labels, got "
+                f"{tuple(self.before.shape)} and {tuple(self.after.shape)}; ask both the same rows"
+            )
+        for name, logits in (("parent", self.before), ("audited version", self.after)):
+            broken = int((~logits.isfinite()).any(1).sum())
+            if broken:
+                raise AuditError(
+                    f"the {name} answers {broken} of {n} rows with NaN or infinity; its weights "
+                    "are unusable, so repeat the removal with a smaller dose"
+                )
+        if n and int(self.labels.max()) >= self.after.shape[1]:
+            raise AuditError(
+                f"a label is {int(self.labels.max())}, but the model answers with "
+                f"{self.after.shape[1]} classes; audit a model of this dataset"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Answers(n={len(self)}, classes={self.after.shape[1]})"
+
+    def at(self, rows: Tensor | NDArray[np.int64]) -> Answers:
+        """The answers for some of the rows; ``rows`` are indices into these n."""
+        chosen = torch.as_tensor(rows)
+        return Answers(
+            self.before[chosen], self.after[chosen], self.labels[chosen], self.rows[chosen.numpy()]
+        )
+
+    def of_parent(self) -> Answers:
+        """As if the version under attack were its own parent: the state before the removal."""
+        return replace(self, after=self.before)
+
+
+def ask(model: nn.Module, dataset: Dataset, parent: nn.Module | None = None) -> Answers:
+    """The answers of ``model``, and of its ``parent``, for every training and every test row."""
+    after = logits_of(model, dataset)
+    before = after if parent is None else logits_of(parent, dataset)
+    labels = torch.cat([dataset.train.labels, dataset.test.labels])
+    return Answers(before, after, labels, np.arange(len(labels)))
+
+
+def ask_about(model: nn.Module, examples: Examples) -> Answers:
+    """The answers of one model alone for ``examples``; ``rows`` counts these."""
+    logits = predictions.logits(model, examples.features).double()
+    return Answers(logits, logits, examples.labels, np.arange(len(examples)))
+
+
+def logits_of(model: nn.Module, dataset: Dataset) -> Tensor:
+    """(n, classes) float64 logits: training rows first, then test rows."""
+    parts = (dataset.train.features, dataset.test.features)
+    return torch.cat([predictions.logits(model, part) for part in parts]).double()
+
+
+def losses(logits: Tensor, labels: Tensor) -> Array:
+    """(n,) cross-entropy in nats, >= 0.
+
+    In double precision: in single precision every confidently fitted row has a loss of exactly
+    0, and they all tie.
+    """
+    values: Array = cross_entropy(logits.double(), labels, reduction="none").numpy()
+    return values
+
+
+def margins(logits: Tensor, labels: Tensor) -> Array:
+    """(n,) log(p/(1-p)) of the labelled class's probability p: unbounded, near to normal.
+
+    The statistic of LiRA (Carlini et al., "Membership Inference Attacks From First Principles",
+    2022, Section IV-C), computed from the logits so that p = 1 stays finite.
+    """
+    logs = log_softmax(logits.double(), 1)
+    own = logs.gather(1, labels[:, None])
+    others = logs.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+    values: Array = (own[:, 0] - others).numpy()
+    return values

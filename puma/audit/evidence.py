@@ -1,0 +1,91 @@
+"""The models that an audit compares with, trained once for many audits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from puma.audit.attacks import ATTACKS, Attack
+from puma.audit.lira import LiRA
+from puma.audit.population import Population, everybody, halves, seeds_of, train_population, without
+from puma.audit.shadow import ShadowAttack
+from puma.data.base import Dataset
+from puma.deletion import DeletionSet
+from puma.parallel import cores
+from puma.removal import build_trainer
+from puma.settings import ORIGINAL, Settings
+
+SHADOWS, WITH, WITHOUT = "shadows", "with", "without"
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What audits of one dataset, original and request have in common.
+
+    shadow: the paper's attack. lira: the per-row one. with_rows, without_rows: models trained
+    like the original on everybody, and on everybody but the removed people.
+    """
+
+    shadow: ShadowAttack
+    lira: LiRA
+    with_rows: Population
+    without_rows: Population
+
+    @property
+    def attacks(self) -> dict[str, Attack]:
+        return {**ATTACKS, "shadow": self.shadow.scores, "lira": self.lira.scores}
+
+
+def train_shadows(dataset: Dataset, settings: Settings, *, progress: bool = True) -> Population:
+    """LiRA's shadow models: plain models, on random halves of the training and test rows.
+
+    They depend on the data and the settings, not on the request.
+    """
+    seed = _seeds(settings)[SHADOWS]
+    members = halves(dataset, settings.audit.shadow_models, seed=seed)
+    return train_population(
+        dataset,
+        members,
+        build_trainer(ORIGINAL, settings),
+        settings.model,
+        seed=seed,
+        jobs=settings.audit.jobs or cores(),
+        label="shadows of LiRA",
+        progress=progress,
+    )
+
+
+def train_references(
+    dataset: Dataset,
+    deletion_set: DeletionSet,
+    original: str,
+    settings: Settings,
+    *,
+    progress: bool = True,
+) -> tuple[Population, Population]:
+    """Models trained as ``original`` is, with the rows of ``deletion_set`` and without them.
+
+    SISA's ensembles are compared with SISA's, so that what the method does to every row's
+    answer is not taken for what the removal did to some.
+    """
+    seeds, count = _seeds(settings), settings.audit.models
+    with_rows, without_rows = (
+        train_population(
+            dataset,
+            members,
+            build_trainer(original, settings),
+            settings.model,
+            seed=seeds[name],
+            jobs=settings.audit.jobs or cores(),
+            label=f"{original} {name} the rows",
+            progress=progress,
+        )
+        for name, members in (
+            (WITH, everybody(dataset, count)),
+            (WITHOUT, without(dataset, deletion_set, count)),
+        )
+    )
+    return with_rows, without_rows
+
+
+def _seeds(settings: Settings) -> dict[str, int]:
+    return seeds_of(settings.seed, (SHADOWS, WITH, WITHOUT))

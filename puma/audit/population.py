@@ -1,0 +1,167 @@
+"""Many models of the same data, each trained on a known part of it: an auditor's yardstick."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from puma.audit.answers import Array, logits_of, margins
+from puma.data.base import Dataset, Examples
+from puma.deletion import DeletionSet
+from puma.errors import AuditError
+from puma.files import PRIVATE, write_bytes
+from puma.models import build_model
+from puma.parallel import run_all
+from puma.removal.base import RemovalMethod
+from puma.settings import ModelSettings
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Population:
+    """What k models say of the same n rows: the training rows, then the test rows.
+
+    margins: (k, n) float64, see :func:`puma.audit.answers.margins`.
+    correct: (k, n), whether the most probable class is the label.
+    member: (k, n), whether the model was trained on the row.
+
+    They tell of single rows: keep the file as private as the data.
+    """
+
+    margins: Array
+    correct: Mask
+    member: Mask
+
+    def __post_init__(self) -> None:
+        shapes = {self.margins.shape, self.correct.shape, self.member.shape}
+        if len(shapes) != 1 or self.margins.ndim != 2 or not np.isfinite(self.margins).all():
+            raise AuditError(
+                f"a population needs finite margins and two masks of one shape (models, rows), "
+                f"got {sorted(shapes)}; train it again"
+            )
+
+    def __len__(self) -> int:
+        return len(self.margins)
+
+    def __repr__(self) -> str:
+        return f"Population(models={len(self)}, rows={self.margins.shape[1]})"
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all, for the owner alone."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, margins=self.margins, correct=self.correct, member=self.member)
+        write_bytes(path, buffer.getvalue(), mode=PRIVATE)
+
+    @classmethod
+    def load(cls, path: Path) -> Population:
+        """Read what :meth:`save` wrote. Raises AuditError when it is absent or not one."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return cls(stored["margins"], stored["correct"], stored["member"])
+        except FileNotFoundError as error:
+            raise AuditError(f"{path}: no such models; run `dvc repro`") from error
+        except Exception as error:  # numpy raises zip, pickle, key and value errors alike here
+            raise AuditError(
+                f"{path}: not a population written by PUMA ({error}); delete it and run `dvc repro`"
+            ) from error
+
+
+def train_population(
+    dataset: Dataset,
+    members: Mask,
+    trainer: RemovalMethod,
+    model: ModelSettings,
+    *,
+    seed: int,
+    jobs: int = 1,
+    label: str = "models",
+    progress: bool = True,
+) -> Population:
+    """Train one model for every line of ``members``, and ask each about every row.
+
+    members: (k, n) which of the training and test rows each model may see. trainer: its ``fit``
+    trains them, with seeds of their own for weights and batches that depend on ``seed`` alone,
+    not on ``jobs``.
+
+    Raises AuditError for a model that would see fewer than two rows, and what ``fit`` raises.
+    """
+    n = len(dataset.train) + len(dataset.test)
+    if members.ndim != 2 or members.shape[1] != n or (members.sum(1) < 2).any():
+        raise AuditError(
+            f"members must say of each of the {n} rows which models see it, at least two rows a "
+            f"model, got shape {members.shape}"
+        )
+    seeds = [int(each) for each in np.random.SeedSequence(seed).generate_state(len(members))]
+    tasks = [
+        (dataset, line, trainer.model_copy(update={"seed": each}), model)
+        for line, each in zip(members, seeds, strict=True)
+    ]
+    values = np.empty(members.shape)
+    correct = np.empty(members.shape, dtype=bool)
+    with tqdm(total=len(tasks), desc=label, unit="model", disable=not progress) as bar:
+        for place, (found, right) in run_all(_fit_one, tasks, jobs=jobs):
+            values[place], correct[place] = found, right
+            bar.update()
+    return Population(values, correct, members)
+
+
+def _fit_one(
+    dataset: Dataset, member: Mask, trainer: RemovalMethod, settings: ModelSettings
+) -> tuple[Array, Mask]:
+    pool = _pooled(dataset)
+    seen = Dataset(
+        dataset.name, pool.subset(torch.from_numpy(member)), dataset.test, dataset.classes
+    )
+    model = build_model(settings, dataset, seed=trainer.seed)
+    logits = logits_of(trainer.fit(model, seen, progress=False).predictor, dataset)
+    return margins(logits, pool.labels), (logits.argmax(1) == pool.labels).numpy()
+
+
+def _pooled(dataset: Dataset) -> Examples:
+    parts = (dataset.train, dataset.test)
+    return Examples(
+        torch.cat([part.features for part in parts]),
+        torch.cat([part.labels for part in parts]),
+        np.concatenate([part.subject_ids for part in parts]),
+    )
+
+
+def everybody(dataset: Dataset, models: int) -> Mask:
+    """(models, n): every training row and no test row, as an original sees them."""
+    trained = np.arange(len(dataset.train) + len(dataset.test)) < len(dataset.train)
+    return np.tile(trained, (models, 1))
+
+
+def without(dataset: Dataset, deletion_set: DeletionSet, models: int) -> Mask:
+    """(models, n): the same, the deletion set left out: what true retraining sees."""
+    seen = everybody(dataset, models)
+    seen[:, deletion_set.rows.numpy()] = False
+    return seen
+
+
+def halves(dataset: Dataset, models: int, *, seed: int) -> Mask:
+    """(models, n): random halves of all rows, each row in exactly half of the models.
+
+    An odd last model sees a half of its own (Carlini et al., 2022: shadow models of LiRA).
+    """
+    n = len(dataset.train) + len(dataset.test)
+    generator = np.random.default_rng(seed)
+    drawn: list[Mask] = []
+    for _ in range((models + 1) // 2):
+        half = generator.permutation(n) < n // 2
+        drawn += [half, ~half]
+    return np.array(drawn[:models])
+
+
+def seeds_of(seed: int, names: Sequence[str]) -> dict[str, int]:
+    """An unrelated seed for each name, none of them ``seed`` that the audited model itself used."""
+    drawn = np.random.SeedSequence([seed, len(names)]).generate_state(len(names))
+    return {name: int(value) for name, value in zip(names, drawn, strict=True)}

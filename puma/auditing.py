@@ -1,0 +1,51 @@
+"""What the audit stage reads and writes. Apart from the rest of the pipeline, so that a change of
+the audit does not train models again."""
+
+from __future__ import annotations
+
+from puma.audit import AuditReport, Evidence, LiRA, Population, ShadowAttack
+from puma.audit.evidence import WITH, WITHOUT
+from puma.deletion import DeletionSet, project_key
+from puma.errors import DataError
+from puma.files import write_json
+from puma.receipts import AuditRecord, Receipt
+from puma.settings import ORIGINAL
+from puma.workspace import Workspace
+
+
+def load_evidence(workspace: Workspace, name: str, original: str = ORIGINAL) -> Evidence:
+    """What the shadow and reference stages trained for audits of ``original`` and its removals."""
+    return Evidence(
+        ShadowAttack.load(workspace.attack(name)),
+        LiRA(Population.load(workspace.shadows(name))),
+        Population.load(workspace.reference(name, original, WITH)),
+        Population.load(workspace.reference(name, original, WITHOUT)),
+    )
+
+
+def record_audit(
+    workspace: Workspace, version: str, deletion_set: DeletionSet, report: AuditReport
+) -> None:
+    """Save what the audit of ``version`` found, with the weights and the request it is about.
+
+    Raises DataError, with nothing written, when the version was made for another request.
+    """
+    name = deletion_set.dataset.name
+    receipt = Receipt.read(workspace.receipt(name, version))
+    digest = deletion_set.digest(project_key(workspace.key))
+    if receipt.deletion_digest not in (None, digest):
+        raise DataError(
+            f"{name}: {version} answers another request than the one in "
+            f"{workspace.deletion_set(name)}; run `dvc repro` to remove these rows first"
+        )
+    record = AuditRecord(
+        weights_digest=receipt.weights_digest,
+        deletion_digest=digest,
+        verdict=report.verdict.name,
+        verdict_reason=report.verdict.reason,
+        metrics=report.metrics,
+        unresolved=report.unresolved,
+    )
+    record.write(workspace.audit(name, version))
+    shown = {"verdict": report.verdict.name, **receipt.metrics, **report.metrics}
+    write_json(workspace.metrics(name, version), shown)

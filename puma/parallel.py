@@ -1,0 +1,52 @@
+"""The same function over many tasks, in processes of one thread each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(
+    function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, jobs: int
+) -> Iterator[tuple[int, T]]:
+    """(place of the task, ``function(*task)``) as each is done, ``jobs`` at a time.
+
+    With one job, or one task, in this process and in order. Else in fresh processes (a forked
+    PyTorch can hang), so that ``function`` must be importable and the tasks picklable. One
+    thread each in either case: the result does not depend on ``jobs``, and models this small
+    would wait for their threads longer than they work. The first exception is raised, and the
+    tasks not yet begun are dropped.
+    """
+    if min(jobs, len(tasks)) <= 1:
+        for place, task in enumerate(tasks):
+            yield place, _one_thread(function, task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
+        places = {pool.submit(_one_thread, function, task): k for k, task in enumerate(tasks)}
+        try:
+            for future in as_completed(places):
+                yield places[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _one_thread(function: Callable[..., T], task: tuple[Any, ...]) -> T:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return function(*task)
+    finally:
+        torch.set_num_threads(threads)
