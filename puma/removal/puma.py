@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tqdm import tqdm
+
 from puma.deletion import DeletionSet
 from puma.errors import SolverError
 from puma.removal.base import Patch, RemovalMethod, Trained
@@ -64,11 +66,15 @@ class PUMA(PumaSettings, RemovalMethod):
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         run = Stepper(self, trained, deletion_set, progress=progress)
         steps: list[dict[str, float]] = []
-        while len(steps) < self.steps and (not steps or run.missing() > self.level_tolerance):
-            step = run.step(first=not steps, last=len(steps) + 1 == self.steps)
-            steps.append(step)
-            if step["dose"] == 0:
-                break
+        label = f"puma without {len(deletion_set)} rows"
+        with tqdm(total=self.steps, desc=label, unit="step", disable=not progress) as bar:
+            while len(steps) < self.steps and (not steps or run.missing() > self.level_tolerance):
+                step = run.step(first=not steps, last=len(steps) + 1 == self.steps)
+                steps.append(step)
+                bar.update()
+                bar.set_postfix(dose=f"{step['dose']:.3g}", drift=f"{step['drift']:+.2g}")
+                if step["dose"] == 0:
+                    break
         if run.unchanged():
             raise SolverError(
                 f"the removal changes no weight: the dose {steps[0]['dose']:.1e} is lost in "
