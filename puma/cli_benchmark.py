@@ -16,17 +16,18 @@ from puma.settings import Settings
 from puma.workspace import Workspace
 
 SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
+Datasets = Annotated[str, typer.Option(help="Names, separated by commas.")]
+Seeds = Annotated[int, typer.Option(min=1, help="0 to SEEDS - 1.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")]
 
 
 def removal_benchmark(
-    datasets: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
-    ] = "radial,rectangular,german_credit,breast_cancer",
-    seeds: Annotated[int, typer.Option(min=1, help="0 to SEEDS - 1.")] = 5,
+    datasets: Datasets = "radial,rectangular,german_credit,breast_cancer",
+    seeds: Seeds = 5,
     output: Annotated[
         Path | None, typer.Option(help="CSV; docs/results/removal.csv of the project if absent.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
+    jobs: Jobs = 2,
     fractions: Annotated[
         str, typer.Option(help="Shares of the rows that ordered and random removals take.")
     ] = "0.2,0.4,0.6,0.8",
@@ -57,14 +58,12 @@ def removal_benchmark(
 
 
 def audit_benchmark(
-    datasets: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
-    ] = "german_credit,breast_cancer",
-    seeds: Annotated[int, typer.Option(min=1, help="0 to SEEDS - 1.")] = 10,
+    datasets: Datasets = "german_credit,breast_cancer",
+    seeds: Seeds = 10,
     output: Annotated[
         Path | None, typer.Option(help="CSV; docs/results/audit.csv of the project if absent.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
+    jobs: Jobs = 2,
     clusters: Annotated[
         str, typer.Option(help="k-means clusters per class, the smallest of which goes.")
     ] = "8,3",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from puma.audit import Answers, AuditReport, audit_removal
+from puma.audit import AuditReport, answers_to, audit_removal
 from puma.auditing import load_evidence
 from puma.data import Dataset
 from puma.deletion import project_key
@@ -16,7 +15,7 @@ from puma.errors import AuditError
 from puma.pipeline import load_deletion_set
 from puma.registry import VersionRow, load_predictor, open_store
 from puma.registry.versions import find_row
-from puma.settings import is_original, original_of
+from puma.settings import original_of
 from puma.workspace import Workspace
 
 BATCH = 64
@@ -57,10 +56,8 @@ def audit_version(
     before = after
     if row.parent_version is not None:
         before = _logits(load_predictor(workspace, dataset, row.parent_version), data)
-    labels = torch.cat([data.train.labels, data.test.labels])
-    answers = Answers(before, after, labels, np.arange(len(labels)))
-    original = row.method if is_original(row.method) else original_of(row.method)
-    evidence = load_evidence(workspace, dataset, original)
+    answers = answers_to(before, after, data)
+    evidence = load_evidence(workspace, dataset, original_of(row.method))
     return row, audit_removal(answers, data, deletion_set, evidence, workspace.settings.audit)
 
 

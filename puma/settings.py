@@ -27,16 +27,17 @@ Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
 
 ORIGINAL = "original"  # trained plainly; what most methods remove from, and what serves
 RECORDING = ("amnesiac", "sisa")  # these act during training: each needs a model of its own
-
-
-def original_of(method: str) -> str:
-    """The name of the version that ``method`` removes from: its parent."""
-    return f"{method}_original" if method in RECORDING else ORIGINAL
+OWN_ORIGINALS = {method: f"{method}_original" for method in RECORDING}
 
 
 def is_original(version: str) -> bool:
     """Whether ``version`` names a model that has seen everybody, not a removal."""
-    return version in {ORIGINAL, *map(original_of, RECORDING)}
+    return version in {ORIGINAL, *OWN_ORIGINALS.values()}
+
+
+def original_of(version: str) -> str:
+    """The name of the version that the method ``version`` removes from; an original's own name."""
+    return version if is_original(version) else OWN_ORIGINALS.get(version, ORIGINAL)
 
 
 class Strict(BaseModel):

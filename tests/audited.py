@@ -22,7 +22,7 @@ from puma.models import build_model
 from puma.pipeline import load_model, load_trained, record_original, record_removal
 from puma.registry import register_all
 from puma.removal import build_method, build_trainer
-from puma.settings import is_original, original_of
+from puma.settings import original_of
 from puma.workspace import Workspace
 from tests.registry.projects import copy_store
 
@@ -79,7 +79,7 @@ def make_audited(root: Path, template: Workspace) -> Workspace:
         removal = build_method(method, settings).remove(trained, deletion_set, progress=False)
         record_removal(workspace, removal)
     for version in VERSIONS:
-        parent = version if is_original(version) else original_of(version)
+        parent = original_of(version)
         answers = ask(
             load_model(workspace, DATASET, version), data, load_model(workspace, DATASET, parent)
         )

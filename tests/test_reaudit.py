@@ -12,9 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
-from typer.testing import CliRunner
 
-from puma import cli
 from puma.audit import Population
 from puma.data import Dataset
 from puma.deletion import DeletionSet
@@ -24,6 +22,7 @@ from puma.reaudit import audit_version
 from puma.receipts import AuditRecord
 from puma.registry import list_versions, load_predictor, open_store
 from puma.workspace import Workspace
+from tests import command
 from tests.audited import DATASET, N_REMOVED, VERSIONS, copy_of, make_audited
 from tests.registry.fixtures import _default_store, template
 
@@ -52,9 +51,8 @@ def record(workspace: Workspace, version: str) -> AuditRecord:
 
 def puma(folder: Path, *arguments: str) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
         patch.setenv("COLUMNS", "80")
-        return CliRunner().invoke(cli.app, list(arguments))
+        return command.puma(folder, *arguments)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

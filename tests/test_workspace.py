@@ -102,7 +102,9 @@ def test_a_data_folder_is_seen_from_the_root(
     assert found == (None if expected is None else project / expected)
 
 
-def test_a_data_folder_may_start_at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ann")
+def test_a_data_folder_may_start_at_home(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     (project / "params.yaml").write_text("data: {folder: ~/sets}")
-    assert Workspace.find(project).source_folder == Path("/home/ann/sets")
+    assert Workspace.find(project).source_folder == tmp_path / "sets"

@@ -1,6 +1,6 @@
 """What an attacker can still tell. One convention: a higher score means more likely a member."""
 
-from puma.audit.answers import Answers, ask, ask_about, logits_of, losses, margins
+from puma.audit.answers import Answers, answers_to, ask, ask_about, logits_of, losses, margins
 from puma.audit.attacks import (
     ATTACKS,
     Attack,
@@ -53,6 +53,7 @@ __all__ = [
     "Surer",
     "Utility",
     "Verdict",
+    "answers_to",
     "ask",
     "ask_about",
     "auc",

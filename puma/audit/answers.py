@@ -76,8 +76,18 @@ def ask(model: nn.Module, dataset: Dataset, parent: nn.Module | None = None) -> 
     """The answers of ``model``, and of its ``parent``, for every training and every test row."""
     after = logits_of(model, dataset)
     before = after if parent is None else logits_of(parent, dataset)
-    labels = torch.cat([dataset.train.labels, dataset.test.labels])
+    return answers_to(before, after, dataset)
+
+
+def answers_to(before: Tensor, after: Tensor, dataset: Dataset) -> Answers:
+    """The answers with these (n, classes) logits for every training and then every test row."""
+    labels = labels_of(dataset)
     return Answers(before, after, labels, np.arange(len(labels)))
+
+
+def labels_of(dataset: Dataset) -> Tensor:
+    """(n,) int64 labels: training rows first, then test rows."""
+    return torch.cat([dataset.train.labels, dataset.test.labels])
 
 
 def ask_about(model: nn.Module, examples: Examples) -> Answers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.stats import norm
@@ -47,12 +48,16 @@ class LiRA:
 
     def ratio(self, values: Array, rows: np.ndarray) -> Array:
         """The same for the (..., n) margins ``values`` of the n ``rows``."""
-        seen, spread_seen = self._fit(self.shadows.member)
-        unseen, spread_unseen = self._fit(~self.shadows.member)
+        (seen, spread_seen), (unseen, spread_unseen) = self._fits
         ratio: Array = norm.logpdf(values, seen[rows], spread_seen) - norm.logpdf(
             values, unseen[rows], spread_unseen
         )
         return ratio
+
+    @cached_property
+    def _fits(self) -> tuple[tuple[Array, float], tuple[Array, float]]:
+        """:meth:`_fit` over the members of each row, and over the others; an audit asks often."""
+        return self._fit(self.shadows.member), self._fit(~self.shadows.member)
 
     def _fit(self, chosen: np.ndarray) -> tuple[Array, float]:
         """(n,) mean over the chosen models of each row, and one standard deviation for all."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from puma.audit.answers import Answers, Array, losses, margins
+from puma.audit.answers import Answers, Array, labels_of, losses, margins
 from puma.audit.attacks import loss_attack, two_model_attack
 from puma.audit.evidence import Evidence
 from puma.audit.metrics import auc, auc_interval, rate, tpr_at_fpr, worst
@@ -61,7 +61,7 @@ def audit_removal(
     """
     rows = groups_of(dataset, deletion_set)
     _check(answers, rows, evidence)
-    if not torch.equal(answers.labels, torch.cat([dataset.train.labels, dataset.test.labels])):
+    if not torch.equal(answers.labels, labels_of(dataset)):
         raise AuditError(
             "the answers' labels are not those of this dataset's training and test rows in order; "
             "ask the model with puma.audit.ask"
@@ -179,18 +179,18 @@ def _attack_numbers(
         else:
             found[key] = resolved.value
     retrained = evidence.without_rows.margins
-    before = {name: margins(groups[name].before, groups[name].labels) for name in groups}
+    before = [margins(group.before, group.labels) for group in (removed, unseen)]
     found |= {
         # The order of the margins is the order of minus the losses.
         "attack_auc_retrained": _mean_auc(
             retrained[:, rows["removed"]], retrained[:, rows["unseen"]]
         ),
         "attack_auc_two_models_retrained": _mean_auc(
-            before["removed"] - retrained[:, rows["removed"]],
-            before["unseen"] - retrained[:, rows["unseen"]],
+            before[0] - retrained[:, rows["removed"]],
+            before[1] - retrained[:, rows["unseen"]],
         ),
         "attack_auc_two_models_vs_retained": auc(
-            two_model_attack(removed), two_model_attack(groups["retained"])
+            scores["two_models"][0], two_model_attack(groups["retained"])
         ),
     }
     return found, unresolved

@@ -87,7 +87,7 @@ def _rows_of(name: str, seed: int, settings: Settings, clusters: tuple[int, ...]
         data, settings.model, settings.training, settings.shadow, seed=seed, progress=False
     )
     lira = LiRA(train_shadows(data, settings, progress=False))
-    kinds = {name if is_original(name) else original_of(name) for name in AUDITED}
+    kinds = {original_of(method) for method in AUDITED}
     originals = {
         kind: build_trainer(kind, settings).fit(
             build_model(settings.model, data, seed=seed), data, progress=False
@@ -107,7 +107,7 @@ def _rows_of(name: str, seed: int, settings: Settings, clusters: tuple[int, ...]
             for alike in ("original", "sisa_original")
         }
         for method in AUDITED:
-            kind = method if is_original(method) else original_of(method)
+            kind = original_of(method)
             trained = originals[kind]
             predictor = trained.predictor
             if not is_original(method):

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from typer.testing import CliRunner
 
-from puma import cli
 from puma.models import Ensemble
 from puma.registry import Registered, load_predictor, open_store, register_all
 from puma.settings import ModelSettings, Settings, original_of
 from puma.workspace import Workspace
+from tests import command
 from tests.registry.fixtures import _default_store, template
 from tests.registry.projects import (
     DATASET,
@@ -84,9 +83,7 @@ def found(
 
 
 def puma(folder: Path, *arguments: str) -> list[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        result = CliRunner().invoke(cli.app, list(arguments))
+    result = command.puma(folder, *arguments)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 

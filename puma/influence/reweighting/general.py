@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from puma.errors import SolverError
+from puma.influence.convergence import not_converged
 from puma.influence.reweighting.exact import check_limits
 from puma.influence.reweighting.problem import Problem
 
@@ -139,6 +138,4 @@ def _judge(
         f"conditions {violation / scale:.3g}, tolerance {tolerance:.3g} ({report}); use "
         "solver='exact', raise max_iterations, or loosen tolerance"
     )
-    if required:
-        raise SolverError(message)
-    warnings.warn(message, stacklevel=4)
+    not_converged(message, required=required, stacklevel=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
+from puma.influence.convergence import not_converged
 from puma.influence.operators import LinearOperator
 from puma.influence.solvers.solution import Preconditioner, Solution, check_rhs, norm, zero_solution
 
@@ -130,9 +130,7 @@ class ConjugateGradients:
             f"{iterations} iterations, tolerance {self.tolerance:.3g} ({why}); raise damping or "
             "max_iterations, or loosen tolerance"
         )
-        if self.require_convergence:
-            raise SolverError(message)
-        warnings.warn(message, stacklevel=3)
+        not_converged(message, required=self.require_convergence, stacklevel=3)
 
 
 def _same(vector: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
+from puma.influence.convergence import not_converged
 from puma.influence.damping import top_eigenvalue
 from puma.influence.operators import LinearOperator, OverExamples, Shifted, unshifted
 from puma.influence.solvers.solution import (
@@ -147,6 +147,4 @@ class LiSSA:
             f"tolerance {self.tolerance:.3g}, scale {scale:.3g}; raise damping or steps (slow "
             "directions), batch_size or repeats (noise), or loosen tolerance"
         )
-        if self.require_convergence:
-            raise SolverError(message)
-        warnings.warn(message, stacklevel=3)
+        not_converged(message, required=self.require_convergence, stacklevel=3)
