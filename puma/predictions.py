@@ -41,6 +41,18 @@ def losses(model: nn.Module, examples: Examples) -> Tensor:
     return cross_entropy(logits(model, examples.features), examples.labels, reduction="none")
 
 
+def margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """(n,) log(p/(1-p)) of the labelled class's probability p: unbounded, near to normal.
+
+    The statistic of LiRA (Carlini et al., "Membership Inference Attacks From First Principles",
+    2022, Section IV-C), computed from the ``logits`` (n, classes) so that p = 1 stays finite.
+    Differentiable, and of the logits' dtype.
+    """
+    own = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+    return own[:, 0] - others
+
+
 def accuracy(model: nn.Module, examples: Examples) -> float:
     """Share of ``examples`` whose most probable class is their label."""
     predicted = logits(model, examples.features).argmax(1)

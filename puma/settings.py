@@ -101,18 +101,18 @@ class PumaSettings(Strict):
     damping: Positive = 0.1
     budget: Positive = 0.01
     max_dose: Positive = 1000.0
-    steps: Count = 4
+    steps: Count = 8
     repair: bool = True
     reweighting: Literal["both", "always", "never"] = "always"
     reference_models: Annotated[int, Number, Field(ge=0)] = 1
-    reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 0.9
-    reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.2
-    level_tolerance: Positive = 0.01
+    reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
+    reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
+    level_tolerance: Positive = 0.5
     l1: NonNegative = 0.0
     l2: NonNegative = 1e-6
     max_weight: Positive = 1.0
     solver: str = "cg"
-    tolerance: Positive = 0.01
+    tolerance: Positive = 0.003
     max_iterations: Count = 1000
     rows: Count = 1024
     curvature_sample: Count | None = None

@@ -44,6 +44,15 @@ def dense_gauss_newton(model: nn.Module, examples: Examples) -> Tensor:
     return total / len(examples)
 
 
+def dense_margin_gradients(model: nn.Module, examples: Examples) -> Tensor:
+    """(n, p) of log(p/(1 − p)) for the label's probability p, one backward pass an example."""
+    rows = []
+    for feature, label in zip(examples.features, examples.labels, strict=True):
+        p = model.eval()(feature[None])[0].softmax(0)[label]
+        rows.append(_gradient(torch.log(p) - torch.log(1 - p), model))
+    return torch.stack(rows)
+
+
 def per_example_jacobians(model: nn.Module, examples: Examples) -> Tensor:
     """(n, classes, p) of the logits, one backward pass an entry."""
     outputs = [model.eval()(feature[None])[0] for feature in examples.features]

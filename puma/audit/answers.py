@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy
 
 from puma import predictions
 from puma.data.base import Dataset, Examples
@@ -113,13 +113,6 @@ def losses(logits: Tensor, labels: Tensor) -> Array:
 
 
 def margins(logits: Tensor, labels: Tensor) -> Array:
-    """(n,) log(p/(1-p)) of the labelled class's probability p: unbounded, near to normal.
-
-    The statistic of LiRA (Carlini et al., "Membership Inference Attacks From First Principles",
-    2022, Section IV-C), computed from the logits so that p = 1 stays finite.
-    """
-    logs = log_softmax(logits.double(), 1)
-    own = logs.gather(1, labels[:, None])
-    others = logs.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
-    values: Array = (own[:, 0] - others).numpy()
+    """(n,) :func:`puma.predictions.margins` in double precision."""
+    values: Array = predictions.margins(logits.double(), labels).numpy()
     return values

@@ -5,10 +5,12 @@ from puma.influence.curvature import CURVATURES, Curvature, sampled
 from puma.influence.damping import Damping, damped, mean_eigenvalue, top_eigenvalue
 from puma.influence.derivatives import directional_derivatives, weighted_gradient
 from puma.influence.flat import FlatModel
-from puma.influence.operators import GaussNewton, Hessian, LinearOperator, OverExamples, Shifted
+from puma.influence.gauss_newton import GaussNewton, MarginGaussNewton
+from puma.influence.operators import Hessian, LinearOperator, OverExamples, Shifted
 from puma.influence.reweighting import REWEIGHTERS, reweight
 from puma.influence.rows import GaussNewtonRows
 from puma.influence.scores import influence_scores
+from puma.influence.soft_ece import SoftECE
 from puma.influence.solvers import (
     EKFAC,
     SOLVERS,
@@ -38,9 +40,11 @@ __all__ = [
     "Hessian",
     "LiSSA",
     "LinearOperator",
+    "MarginGaussNewton",
     "MeanLoss",
     "OverExamples",
     "Shifted",
+    "SoftECE",
     "Solution",
     "Solver",
     "Woodbury",

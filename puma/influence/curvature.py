@@ -11,7 +11,8 @@ from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.damping import Damping, damped
 from puma.influence.flat import FlatModel, require_examples
-from puma.influence.operators import GaussNewton, Hessian, LinearOperator, Shifted
+from puma.influence.gauss_newton import GaussNewton
+from puma.influence.operators import Hessian, LinearOperator, Shifted
 from puma.influence.rows import GaussNewtonRows
 
 CURVATURES: dict[str, Callable[[FlatModel, Examples], LinearOperator]] = {

@@ -2,8 +2,7 @@
 
 Rows that no model was trained on are no measure of it when their look-alikes were trained on,
 and zero is none either: a retrained model often finds a whole removed group HARDER than unseen
-rows. The level is therefore estimated by small models of the retained rows alone. They have
-another scale of losses than the full model, so what is compared are ranks among unseen rows.
+rows. The level is therefore estimated, row by row, by small models of the retained rows alone.
 """
 
 from __future__ import annotations
@@ -15,27 +14,33 @@ from torch import Tensor, nn
 
 from puma import predictions
 from puma.data.base import Examples
+from puma.errors import SolverError
 from puma.settings import TrainingSettings
 from puma.training import train
 
 
-def loss_ranks(model: nn.Module, examples: Examples, unseen: Examples) -> Tensor:
-    """(n,) share of the ``unseen`` losses below each example's loss, ties counted half.
+def margins(model: nn.Module, examples: Examples) -> Tensor:
+    """(n,) float64 logit margins of the labels; see :func:`puma.predictions.margins`."""
+    logits = predictions.logits(model, examples.features).double()
+    return predictions.margins(logits, examples.labels)
 
-    0: easier than every unseen row, as a memorised one is; 1: harder than all of them. One
-    minus the mean is the AUC of the loss attack on ``examples`` against ``unseen``.
+
+def ranks_among(values: Tensor, unseen: Tensor) -> Tensor:
+    """(n,) share of the ``unseen`` margins above each of ``values``, ties counted half.
+
+    0: surer than of every unseen row, as of a memorised one; 1: less sure than of any. One
+    minus the mean is the AUC of the loss attack on those rows against the unseen ones.
     """
-    own = predictions.losses(model, examples).double()
-    others = predictions.losses(model, unseen).double().sort().values
-    below = torch.searchsorted(others, own) + torch.searchsorted(others, own, right=True)
-    return below.double() / (2 * len(others))
+    others = unseen.sort().values
+    below = torch.searchsorted(others, values) + torch.searchsorted(others, values, right=True)
+    return 1 - below.double() / (2 * len(others))
 
 
-def reference_ranks(
+def reference_margins(
+    predictor: nn.Module,
     initial: nn.Module,
     retained: Examples,
     marked: Examples,
-    unseen: Examples,
     training: TrainingSettings,
     *,
     models: int,
@@ -44,14 +49,19 @@ def reference_ranks(
     seed: int,
     progress: bool = True,
 ) -> Tensor:
-    """(m,) expected :func:`loss_ranks` of the ``marked`` rows in a model that never saw them.
+    """(m,) expected margins of the ``marked`` rows, were ``predictor`` trained without them.
 
     The mean over ``models`` reference models, each trained from ``initial`` for ``epochs`` on
     a seeded random ``fraction`` of the ``retained`` rows. Together they cost about
-    models·fraction·epochs/training.epochs of one retraining.
+    models·fraction·epochs/training.epochs of one retraining. They were trained less than
+    ``predictor`` and are less sure of everything, so each one's margins are scaled by the ratio
+    of the two models' median absolute margins of the ``retained`` rows.
+
+    Raises SolverError when a reference model says the same of every class, which leaves no scale.
     """
     generator = torch.Generator().manual_seed(seed)
     settings = training.model_copy(update={"epochs": epochs})
+    sureness = margins(predictor, retained).abs().median()
     total = torch.zeros(len(marked), dtype=torch.float64)
     for number in range(models):
         rows = torch.randperm(len(retained), generator=generator)
@@ -65,5 +75,11 @@ def reference_ranks(
             label=f"reference {number + 1}/{models}",
             progress=progress,
         )
-        total += loss_ranks(model, marked, unseen)
+        scale = margins(model, retained).abs().median()
+        if scale == 0:
+            raise SolverError(
+                "a reference model cannot tell the classes of most retained rows at all, so that "
+                "its margins have no scale; raise puma.reference_epochs"
+            )
+        total += margins(model, marked) * sureness / scale
     return total / models

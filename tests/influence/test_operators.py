@@ -6,11 +6,10 @@ from curvlinops import GGNLinearOperator, HessianLinearOperator
 from torch import nn
 
 from puma.errors import DataError, ModelError, SettingsError, SolverError
-from puma.influence import FlatModel, GaussNewton, Hessian, Shifted
-from puma.influence.operators import _linearised_bytes
+from puma.influence import FlatModel, GaussNewton, Hessian, MarginGaussNewton, Shifted
 from puma.influence.solvers.dense import materialise
 from tests.cases import PROBLEMS, Matrix, linear, mlp, problem, random_examples, spectrum
-from tests.oracles import dense_gauss_newton, dense_hessian
+from tests.oracles import dense_gauss_newton, dense_hessian, dense_margin_gradients
 
 EXACT = {"rtol": 1e-12, "atol": 1e-13}
 
@@ -84,7 +83,7 @@ class RandomInEvalMode(nn.Linear):
         return nn.functional.dropout(super().forward(features))
 
 
-@pytest.mark.parametrize("kind", [GaussNewton, Hessian])
+@pytest.mark.parametrize("kind", [GaussNewton, Hessian, MarginGaussNewton])
 def test_a_model_that_is_random_in_eval_mode_is_refused(kind):
     flat, before = FlatModel(RandomInEvalMode(3, 3).double()), torch.get_rng_state()
     with pytest.raises(ModelError, match=r"random in eval mode.*training=self\.training"):
@@ -92,9 +91,22 @@ def test_a_model_that_is_random_in_eval_mode_is_refused(kind):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 2**28], ids=["recomputed", "linearised"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_margin_curvature_equals_the_dense_matrix(name, cache_bytes):
+    model, examples = problem(name)
+    gradients = dense_margin_gradients(model, examples)
+    operator = MarginGaussNewton(FlatModel(model), examples, batch_size=4, cache_bytes=cache_bytes)
+    n = len(examples)
+    torch.testing.assert_close(materialise(operator), gradients.T @ gradients / n, **EXACT)
+    weights = torch.linspace(-1, 2, n, dtype=torch.float64)
+    torch.testing.assert_close(operator.pulled(weights), gradients.T @ weights / n, **EXACT)
+
+
 def test_a_bounded_cache_keeps_some_batches_and_changes_nothing():
     flat, examples = FlatModel(mlp()), random_examples(10, 3)
-    one = _linearised_bytes(flat, examples.features[:4])
+    probe = GaussNewton(flat, examples, batch_size=4)
+    one = probe._linearised_bytes(next(iter(probe._parts(examples))))
     operator = GaussNewton(flat, examples, batch_size=4, cache_bytes=2 * one)
     kept = [hasattr(product, "__closure__") for product in operator._products]
     assert kept == [True, True, False]

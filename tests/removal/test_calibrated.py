@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from puma.data import Dataset, Examples
 from puma.deletion import DeletionSet
-from puma.errors import DeletionError, SolverError
+from puma.errors import DeletionError, SettingsError, SolverError
 from puma.models import mlp
 from puma.removal import PUMA, Retrain, Trained
+from puma.removal import level as level_module
 from puma.removal import reference as reference_module
-from puma.removal.reference import loss_ranks, reference_ranks
+from puma.removal.puma import ONE_STEP
+from puma.removal.reference import margins, ranks_among, reference_margins
 from puma.settings import TrainingSettings
 from tests.removal.conftest import blobs, flat
 
@@ -48,7 +52,8 @@ def deletion_set(trained) -> DeletionSet:
 
 def losses(model, examples: Examples) -> np.ndarray:
     with torch.no_grad():
-        return cross_entropy(model(examples.features), examples.labels, reduction="none").numpy()
+        logits = model(examples.features).double()  # in single precision sure rows tie
+        return cross_entropy(logits, examples.labels, reduction="none").numpy()
 
 
 def attack_auc(model, removed: Examples, unseen: Examples) -> float:
@@ -58,7 +63,7 @@ def attack_auc(model, removed: Examples, unseen: Examples) -> float:
 
 def test_ranks_are_the_loss_attack_point_by_point(trained):
     model, removed, unseen = trained.predictor, trained.dataset.train, trained.dataset.test
-    ranks = loss_ranks(model, removed, unseen)
+    ranks = ranks_among(margins(model, removed), margins(model, unseen))
     others = losses(model, unseen)
     for rank, loss in zip(ranks.tolist(), losses(model, removed), strict=True):
         expected = ((others < loss).sum() + 0.5 * (others == loss).sum()) / len(others)
@@ -67,22 +72,24 @@ def test_ranks_are_the_loss_attack_point_by_point(trained):
 
 
 def test_reference_models_never_see_the_marked_rows(trained, deletion_set, monkeypatch):
-    seen: list[set[str]] = []
+    seen, models = [], []
     real = reference_module.train
 
     def spy(model, examples, settings, **rest):
         seen.append(set(examples.subject_ids.tolist()))
         assert settings.epochs == 5
+        models.append(model)
         return real(model, examples, settings, **rest)
 
     monkeypatch.setattr(reference_module, "train", spy)
     data = trained.dataset
     before = flat(trained.initial).clone()
-    ranks = reference_ranks(
+    marked, retained = (take(deletion_set.rows) for take in (data.train.subset, data.train.without))
+    goal = reference_margins(
+        trained.predictor,
         trained.initial,
-        data.train.without(deletion_set.rows),
-        data.train.subset(deletion_set.rows),
-        data.test,
+        retained,
+        marked,
         TRAINING,
         models=3,
         fraction=0.5,
@@ -93,28 +100,83 @@ def test_reference_models_never_see_the_marked_rows(trained, deletion_set, monke
     assert [len(ids) for ids in seen] == [100] * 3
     assert not set(MARKED) & set.union(*seen)
     assert seen[0] != seen[1]
-    assert ranks.shape == (40,)
     assert torch.equal(flat(trained.initial), before)
+    # Each model's margins on the scale of the predictor's, then their mean.
+    sureness = median(np.abs(log_odds(trained.predictor, retained)))
+    scaled = [
+        log_odds(model, marked) * sureness / median(np.abs(log_odds(model, retained)))
+        for model in models
+    ]
+    np.testing.assert_allclose(goal.numpy(), np.mean(scaled, axis=0), rtol=1e-9)
 
 
-def test_forgets_down_to_the_level_and_not_beyond(trained, deletion_set):
+def log_odds(model, examples: Examples) -> np.ndarray:
+    """Of the labels; between two classes the difference of the logits."""
+    with torch.no_grad():
+        logits = model(examples.features).double().numpy()
+    rows, own = np.arange(len(logits)), examples.labels.numpy()
+    return logits[rows, own] - logits[rows, 1 - own]
+
+
+def median(values: np.ndarray) -> float:
+    """Of an even number, the lower of the two in the middle."""
+    return np.sort(values)[(len(values) - 1) // 2]
+
+
+def test_a_model_without_opinions_has_no_scale(trained, deletion_set, monkeypatch):
+    monkeypatch.setattr(reference_module, "train", lambda *_, **__: None)
     data = trained.dataset
-    removal = PUMA(training=TRAINING, budget=0.05, steps=8).remove(
-        trained, deletion_set, progress=False
-    )
+    dumb = copy.deepcopy(trained.initial)
+    for parameter in dumb.parameters():
+        parameter.data.zero_()
+    with pytest.raises(SolverError, match=r"no scale; raise puma\.reference_epochs"):
+        reference_margins(
+            trained.predictor,
+            dumb,
+            data.train.without(deletion_set.rows),
+            data.train.subset(deletion_set.rows),
+            TRAINING,
+            models=1,
+            fraction=1.0,
+            epochs=1,
+            seed=0,
+            progress=False,
+        )
+
+
+def test_every_row_ends_at_its_level(trained, deletion_set):
+    data = trained.dataset
+    method = PUMA(training=TRAINING, budget=0.05, level_tolerance=1.0)
+    removal = method.remove(trained, deletion_set, progress=False)
     removed = data.train.subset(deletion_set.rows)
     found = removal.diagnostics
-    original, reached = (
-        attack_auc(model, removed, data.test) for model in (trained.predictor, removal.predictor)
-    )
-    assert found["level_reached"] == pytest.approx(reached, abs=1e-9)
-    assert original > found["level_reference"] + 0.05, "there is something to forget"
-    assert abs(reached - found["level_reference"]) <= 0.02
+    goal = reference_margins(
+        trained.predictor,
+        trained.initial,
+        data.train.without(deletion_set.rows),
+        removed,
+        TRAINING,
+        models=1,
+        fraction=1.0,
+        epochs=60,
+        seed=0,
+        progress=False,
+    ).numpy()
+    before, after = (log_odds(each, removed) for each in (trained.predictor, removal.predictor))
+    assert np.abs(goal - before).mean() > 1, "there is something to forget"
+    assert found["level_distance_before"] == pytest.approx(np.abs(goal - before).mean(), rel=1e-3)
+    assert found["level_distance"] == pytest.approx(np.abs(goal - after).mean(), rel=1e-3)
+    assert found["level_distance"] <= 1
     assert found["forgetting_incomplete"] == 0
-    assert len(removal.steps) == found["steps"] > 1
+    assert found["level_reached"] == pytest.approx(
+        attack_auc(removal.predictor, removed, data.test), abs=1e-9
+    )
+    assert abs(found["level_reached"] - found["level_reference"]) <= 0.05
     assert all(abs(step["drift"]) <= 0.05 for step in removal.steps)
     assert removal.criterion_drift == pytest.approx(removal.steps[-1]["drift"], abs=1e-6)
     assert removal.parameters["dose"] == sum(step["dose"] for step in removal.steps)
+    distances = [found["level_distance_before"], *(step["distance"] for step in removal.steps)]
+    assert distances == sorted(distances, reverse=True)
 
 
 def test_says_when_the_budget_forbids_it(trained, deletion_set):
@@ -123,20 +185,38 @@ def test_says_when_the_budget_forbids_it(trained, deletion_set):
     )
     assert removal.diagnostics["forgetting_incomplete"] == 1
     assert abs(removal.criterion_drift) <= 1e-5 * 1.01
-    assert removal.diagnostics["level_reached"] > removal.diagnostics["level_reference"] + 0.01
+    assert removal.diagnostics["level_distance"] > 0.5
 
 
 def test_repairing_wins_budget_back(trained, deletion_set):
-    removal = PUMA(training=TRAINING, budget=1e-5, steps=6).remove(
-        trained, deletion_set, progress=False
-    )
+    settings = {"training": TRAINING, "budget": 1e-5, "steps": 6}
+    removal = PUMA(**settings).remove(trained, deletion_set, progress=False)
     repaired = [step["repaired"] for step in removal.steps]
     assert repaired[0] == 0
     assert max(repaired) > 0
-    without = PUMA(training=TRAINING, budget=1e-5, steps=6, repair=False).remove(
+    without = PUMA(**settings, repair=False).remove(trained, deletion_set, progress=False)
+    assert removal.diagnostics["level_distance"] < without.diagnostics["level_distance"]
+
+
+def test_rows_at_their_level_get_the_textbooks_step(trained, deletion_set, monkeypatch):
+    def already(predictor, *others, **_):
+        return margins(predictor, others[2])  # the marked rows
+
+    monkeypatch.setattr(level_module, "reference_margins", already)
+    removal = PUMA(training=TRAINING, budget=1e6).remove(trained, deletion_set, progress=False)
+    plain = PUMA(training=TRAINING, budget=1e6, max_dose=1.0, **ONE_STEP).remove(
         trained, deletion_set, progress=False
     )
-    assert removal.diagnostics["level_reached"] < without.diagnostics["level_reached"]
+    torch.testing.assert_close(flat(removal.predictor), flat(plain.predictor))
+    assert [step["dose"] for step in removal.steps] == [1.0]
+
+
+@pytest.mark.parametrize("solver", ["lissa", "ekfac"])
+def test_solvers_that_see_no_level_are_refused_by_name(trained, deletion_set, solver):
+    with pytest.raises(
+        SettingsError, match=f"{solver!r} cannot take.*choose cg, dense or woodbury"
+    ):
+        PUMA(training=TRAINING, solver=solver).remove(trained, deletion_set, progress=False)
 
 
 def test_the_better_of_two_steps_is_taken(trained, deletion_set):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from puma.errors import ModelError, SettingsError, SolverError
 from puma.influence.flat import batches
+from puma.influence.gauss_newton import GaussNewton
 from puma.influence.layers import require_layers, trainable_layers
-from puma.influence.operators import GaussNewton, LinearOperator, unshifted
+from puma.influence.operators import LinearOperator, unshifted
 from puma.influence.solvers.solution import (
     Solution,
     check_rhs,

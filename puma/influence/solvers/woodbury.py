@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
-from puma.influence.operators import GaussNewton, LinearOperator, Shifted, unshifted
+from puma.influence.gauss_newton import GaussNewton
+from puma.influence.operators import LinearOperator, Shifted, unshifted
 from puma.influence.rows import GaussNewtonRows, check_rows
 from puma.influence.solvers.solution import (
     Solution,

@@ -1,0 +1,49 @@
+"""What is told of a model's calibration on given rows, before a repair and after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from puma import predictions
+from puma.calibration.ece import Reliability, reliability
+from puma.data.base import Examples
+from puma.influence import FlatModel, SoftECE
+from puma.influence.flat import require_examples
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """soft_ece: see :class:`puma.influence.SoftECE`. hard_ece: 0 to 1. accuracy: share of right
+    answers. loss: mean cross-entropy in nats."""
+
+    soft_ece: float
+    hard_ece: float
+    accuracy: float
+    loss: float
+
+
+def reliability_of(model: nn.Module, examples: Examples, *, bins: int = 15) -> Reliability:
+    """:func:`puma.calibration.reliability` of the model's answers to ``examples``.
+
+    The model is left as it was. Raises DataError when there are no examples.
+    """
+    require_examples(examples, "the reliability")
+    logits = predictions.logits(model, examples.features)
+    return reliability(logits.double().softmax(1), examples.labels, bins=bins)
+
+
+def measure(model: nn.Module, criterion: SoftECE) -> Calibration:
+    """The model's calibration on the criterion's examples, with its number of bins.
+
+    The model is left as it was.
+    """
+    examples = criterion.examples
+    flat = FlatModel(model)
+    return Calibration(
+        soft_ece=criterion.value(flat, flat.vector),
+        hard_ece=reliability_of(model, examples, bins=criterion.bins).ece,
+        accuracy=predictions.accuracy(model, examples),
+        loss=predictions.losses(model, examples).double().mean().item(),
+    )

@@ -1,0 +1,43 @@
+"""Wrong labels on purpose: the truth that a ranker is measured against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from puma.data.base import Examples
+from puma.errors import DataError, SettingsError
+
+
+def flip_labels(
+    examples: Examples, fraction: float, *, n_classes: int, seed: int
+) -> tuple[Examples, Tensor]:
+    """(the examples with wrong labels, (n,) bool mask of the rows that have them).
+
+    round(``fraction``·n) rows, drawn uniformly without replacement with ``seed``; each gets
+    another class than its own, uniformly among the ``n_classes`` − 1 others. Features, ids and
+    order stay. The global random state is not used.
+
+    The paper flips a tenth of the training labels (Corrupted Sample Discovery).
+
+    Raises SettingsError for a fraction outside [0, 1] or fewer than 2 classes, DataError for a
+    label beyond the classes.
+    """
+    if not 0 <= fraction <= 1:
+        raise SettingsError(f"fraction must be between 0 and 1, got {fraction}")
+    if n_classes < 2:
+        raise SettingsError(f"n_classes must be >= 2 for a label to be wrong, got {n_classes}")
+    n, labels = len(examples), examples.labels
+    if n and int(labels.max()) >= n_classes:
+        raise DataError(
+            f"a label is {int(labels.max())}, but n_classes is {n_classes}; count them all"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(n, generator=generator)[: round(fraction * n)]
+    shift = torch.randint(1, n_classes, (len(rows),), generator=generator)
+    rows, shift = rows.to(labels.device), shift.to(labels.device)
+    mask = torch.zeros(n, dtype=torch.bool, device=labels.device)
+    mask[rows] = True
+    wrong = labels.clone()
+    wrong[rows] = (labels[rows] + shift) % n_classes
+    return Examples(examples.features, wrong, examples.subject_ids), mask

@@ -1,0 +1,181 @@
+"""Curvature JᵀMJ by products: J the Jacobian of what the model says, M a curvature of that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import jvp, vjp
+
+from puma.data.base import Examples
+from puma.errors import SettingsError
+from puma.influence.flat import FlatModel, batches
+from puma.influence.operators import LinearOperator, Restricted, check_operator, require_shape
+from puma.predictions import margins
+
+Product = Callable[[Tensor], Tensor]
+
+
+class _OverOutputs(ABC):
+    """(1/n) Σ_i J_iᵀ M_i J_i over ``examples`` at ``flat.vector``; see :class:`GaussNewton`."""
+
+    _purpose: ClassVar[str]
+
+    def __init__(
+        self,
+        flat: FlatModel,
+        examples: Examples,
+        *,
+        batch_size: int | None = None,
+        cache_bytes: int = 2**28,
+    ) -> None:
+        check_operator(flat, examples, batch_size, self._purpose)
+        if cache_bytes < 0:
+            raise SettingsError(f"cache_bytes must be >= 0 (0 keeps nothing), got {cache_bytes}")
+        self.size, self.dtype = flat.size, flat.dtype
+        self.flat, self.examples = flat, examples
+        self._batch_size, self._cache_bytes = batch_size, cache_bytes
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        require_shape(vector, self.size)
+        total = torch.zeros_like(vector)
+        for product in self._products:
+            total += product(vector)
+        return total / len(self.examples)
+
+    def over(self, rows: Tensor) -> LinearOperator:
+        return Restricted(self.flat, self.examples.subset(rows), self._sum)
+
+    @abstractmethod
+    def _output(self, point: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """What the model says of a batch, as a function of the parameters."""
+
+    @abstractmethod
+    def _curvature(self, output: Tensor) -> Product:
+        """tangent -> M tangent, both of the shape of ``output``, at which M is taken."""
+
+    @cached_property
+    def _products(self) -> list[Product]:
+        parts = list(self._parts(self.examples))
+        kept = 0
+        if self._cache_bytes:
+            kept = self._cache_bytes // self._linearised_bytes(parts[0])
+        return [
+            self._linearised(part) if i < kept else partial(self._recomputed, part)
+            for i, part in enumerate(parts)
+        ]
+
+    def _parts(self, examples: Examples) -> Iterator[Product]:
+        """The outputs of each batch, as functions of the parameters."""
+        for features, labels in batches(self.flat, examples, self._batch_size):
+            yield partial(self._output, features=features, labels=labels)
+
+    def _sum(self, examples: Examples, vector: Tensor) -> Tensor:
+        total = torch.zeros_like(vector)
+        for part in self._parts(examples):
+            total += self._recomputed(part, vector)
+        return total
+
+    def _recomputed(self, part: Product, vector: Tensor) -> Tensor:
+        """(p,) Σ over the batch of JᵀMJ vector, from scratch."""
+        with torch.no_grad():
+            output, tangent = jvp(part, (self.flat.vector,), (vector,))[:2]
+            pull = vjp(part, self.flat.vector)[1]
+            return pull(self._curvature(output)(tangent))[0]
+
+    def _linearised(self, part: Product) -> Product:
+        """The same product from stored activations.
+
+        Jᵀu is linear in u, so its own transpose is J: differentiating it once more gives
+        forward products out of reverse mode. torch.func.linearize would do too, but its tracing
+        costs more than a whole solve.
+        """
+        with torch.enable_grad():
+            point = self.flat.vector.requires_grad_()
+            output = part(point)
+            dual = torch.zeros_like(output, requires_grad=True)
+            (pulled,) = torch.autograd.grad(output, point, dual, create_graph=True)
+        curvature = self._curvature(output.detach())
+
+        def product(vector: Tensor) -> Tensor:
+            (tangent,) = torch.autograd.grad(pulled, dual, vector, retain_graph=True)
+            return torch.autograd.grad(output, point, curvature(tangent), retain_graph=True)[0]
+
+        return product
+
+    def _linearised_bytes(self, part: Product) -> int:
+        """What :meth:`_linearised` keeps alive for this batch, counted on a trial run."""
+        kept: dict[int, int] = {}
+
+        def count(tensor: Tensor) -> Tensor:
+            kept[tensor.data_ptr()] = tensor.nbytes  # one tensor may be saved several times
+            return tensor.detach()
+
+        with saved_tensors_hooks(count, lambda tensor: tensor):
+            self._linearised(part)
+        return max(1, sum(kept.values()))
+
+
+class GaussNewton(_OverOutputs):
+    """Generalised Gauss-Newton matrix of the mean cross-entropy at ``flat.vector``.
+
+    G = (1/n) Σ_i J_iᵀ (diag(p_i) − p_i p_iᵀ) J_i, with J_i the Jacobian of the logits and p_i
+    the predicted probabilities. It stands for the Hessian of Eq. 9: it is positive
+    semi-definite, equal to it for a model that is linear in θ, and free of the negative
+    curvature that a ReLU network's Hessian has. Unit: nats per squared parameter unit.
+
+    ``cache_bytes``: how much memory may hold linearised batches; each product is then two
+    backward passes over stored activations instead of two forward and one backward. What
+    exceeds it is recomputed in every product; 0 recomputes all. Filled by the first product.
+
+    Raises DataError for no examples, SettingsError for a bad batch size or cache, ModelError
+    for a model that is random in eval mode.
+    """
+
+    _purpose = "the Gauss-Newton matrix"
+
+    def _output(self, point: Tensor, features: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        return self.flat.logits(point, features)
+
+    def _curvature(self, output: Tensor) -> Product:
+        """diag(p) − ppᵀ: the Hessian of cross-entropy in the logits."""
+        probabilities = output.softmax(1)
+
+        def product(tangent: Tensor) -> Tensor:
+            weighted = probabilities * tangent
+            return weighted - probabilities * weighted.sum(1, keepdim=True)
+
+        return product
+
+
+class MarginGaussNewton(_OverOutputs):
+    """(1/n) Σ_i ∇m_i ∇m_iᵀ, with m_i the logit margin of example i's label.
+
+    The Gauss-Newton matrix of half the mean squared distance of the margins from whatever
+    goals. Unlike that of the cross-entropy it does not fade for rows that the model is sure of.
+    Unit: squared logits per squared parameter unit. Settings and errors: :class:`GaussNewton`.
+    """
+
+    _purpose = "the curvature of the margins"
+
+    def _output(self, point: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        return margins(self.flat.logits(point, features), labels)
+
+    def _curvature(self, output: Tensor) -> Product:  # noqa: ARG002
+        return lambda tangent: tangent
+
+    def pulled(self, weights: Tensor) -> Tensor:
+        """(p,) Σ_i weights_i ∇m_i / n, for ``weights`` (n,)."""
+        vector = self.flat.vector
+        total, start = torch.zeros_like(vector), 0
+        for part in self._parts(self.examples):
+            with torch.no_grad():
+                output, pull = vjp(part, vector)[:2]
+                total += pull(weights[start : start + len(output)].to(self.dtype))[0]
+            start += len(output)
+        return total / len(self.examples)
