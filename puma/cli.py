@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from puma.cli_benchmark import audit_benchmark, removal_benchmark
+from puma.cli_benchmark import (
+    audit_benchmark,
+    calibration_benchmark,
+    debugging_benchmark,
+    debugging_runtime,
+    removal_benchmark,
+)
+from puma.cli_project import SHOWN_IDS, DatasetName, may_show_ids, project_of
+from puma.cli_suspects import suspects
 from puma.console import print_table
-from puma.errors import DeletionError, PumaError, RegistryError, SettingsError
+from puma.errors import DeletionError, PumaError, RegistryError
 from puma.settings import ORIGINAL, is_original
 from puma.workspace import Workspace
 
@@ -45,7 +53,6 @@ COMPARED = (
     "speedup_vs_retrain",
 )
 SHOWN_DIGITS = 8  # of a digest, in a table
-SHOWN_IDS = 10
 
 
 class _Group(TyperGroup):
@@ -68,9 +75,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Remove people's rows from trained models, and read the evidence.",
 )
+app.command("suspects")(suspects)
 app.command("removal-benchmark")(removal_benchmark)
 app.command("audit-benchmark")(audit_benchmark)
-DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
+app.command("debugging-benchmark")(debugging_benchmark)
+app.command("debugging-runtime")(debugging_runtime)
+app.command("calibration-benchmark")(calibration_benchmark)
 
 
 @app.command()
@@ -79,7 +89,7 @@ def versions(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
 ) -> None:
     """List every registered version of a dataset's model."""
-    rows = _rows(_workspace(dataset), dataset)
+    rows = _rows(project_of(dataset), dataset)
     if as_json:
         print(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
         return
@@ -100,7 +110,7 @@ def compare(dataset: DatasetName) -> None:
 
     First the plain original and every removal; then what was trained for one method alone.
     """
-    workspace = _workspace(dataset)
+    workspace = project_of(dataset)
     from puma.receipts import read_receipts
 
     current = {receipt.fingerprint for receipt in read_receipts(workspace, dataset)}
@@ -126,7 +136,7 @@ def audit(
 
     Exit code: 0 passed, 1 any other verdict, 2 it could not be audited.
     """
-    workspace = _workspace(dataset)
+    workspace = project_of(dataset)
     from puma.reaudit import audit_version
 
     try:
@@ -204,7 +214,7 @@ def request(dataset: DatasetName) -> None:
     The request is deletions/DATASET.csv (subject_id, request_id, requested_at, reason);
     without one, the rows that params.yaml's `marking` chooses stand in for it.
     """
-    workspace = _workspace(dataset)
+    workspace = project_of(dataset)
     chosen, source = _request(workspace, dataset)
     target = workspace.deletion_set(dataset)
     chosen.write(target, reason=source)
@@ -255,23 +265,11 @@ def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
 
 
 def _unknown(ids: tuple[str, ...]) -> str:
-    """The first of ``ids`` for the user's own terminal; elsewhere they would be kept."""
-    if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
+    """The first of ``ids``, where they may be shown."""
+    if not may_show_ids(sys.stderr):
         return "puma: to see which ids, run `puma request <dataset>` in a terminal"
     more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
     return f"puma: unknown: {', '.join(map(repr, ids[:SHOWN_IDS]))}{more}"
-
-
-def _workspace(dataset: str) -> Workspace:
-    """The project around this folder. Raises SettingsError for a dataset that it has not."""
-    workspace = Workspace.find()
-    known = workspace.settings.datasets
-    if dataset not in known:
-        raise SettingsError(
-            f"unknown dataset {dataset!r}; {workspace.root / 'params.yaml'} names "
-            f"{', '.join(known)}"
-        )
-    return workspace
 
 
 def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:

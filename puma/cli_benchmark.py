@@ -1,4 +1,4 @@
-"""``puma removal-benchmark`` and ``puma audit-benchmark``.
+"""The benchmark commands: ``puma removal-benchmark`` and its like.
 
 They import what takes seconds only when they run, as puma.cli does.
 """
@@ -6,7 +6,7 @@ They import what takes seconds only when they run, as puma.cli does.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from puma.console import print_table
 from puma.errors import SettingsError
 from puma.settings import Settings
 from puma.workspace import Workspace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
 Datasets = Annotated[str, typer.Option(help="Names, separated by commas.")]
@@ -90,6 +93,120 @@ def audit_benchmark(
     columns = tuple(SHORTER.get(name, name) for name in map(str, table.columns))
     print_table("verdicts, in seeds", columns, lines)
     typer.echo(f"{len(frame)} rows: {target}")
+
+
+def debugging_benchmark(
+    datasets: Datasets = "two_moons,radial,rectangular,spiral,german_credit,breast_cancer",
+    seeds: Seeds = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "--out", help="CSV; docs/results/debugging.csv of the project if absent."
+        ),
+    ] = None,
+    jobs: Jobs = 2,
+    permutations: Annotated[int, typer.Option(min=2, help="Of G-Shapley, at most.")] = 200,
+) -> None:
+    """Flip a tenth of the training labels and let every ranker look for them, one CSV row each.
+
+    Model and training are as params.yaml says; its datasets and seed are not read. The curves go
+    to OUTPUT's name with _curves.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    from puma.benchmark import debugging_table, run_debugging
+
+    frame, curves = run_debugging(
+        _names(datasets), settings=settings, seeds=seeds, permutations=permutations, jobs=jobs
+    )
+    target = output or workspace.root / "docs" / "results" / "debugging.csv"
+    _write(frame, target)
+    _write(curves, _beside(target, "curves"))
+    heading, lines = debugging_table(frame)
+    print_table("share of flipped labels in the most suspect tenth", tuple(heading), lines)
+    _said(frame, target)
+
+
+def debugging_runtime(
+    datasets: Datasets = "two_moons,radial,rectangular,spiral,german_credit,breast_cancer",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "--out",
+            help="CSV; docs/results/debugging_runtime.csv of the project if absent.",
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(min=20, help="Of two_moons and spiral.")] = 5000,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs, of which the median counts.")] = 3,
+    permutations: Annotated[int, typer.Option(min=2, help="Of G-Shapley, at most.")] = 400,
+) -> None:
+    """Time every ranker in one thread, one CSV row each, on an otherwise idle machine.
+
+    Model, training and seed are as params.yaml says.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    from puma.benchmark import Limits, run_debugging_runtime, runtime_table
+
+    frame = run_debugging_runtime(
+        _names(datasets),
+        settings=settings,
+        points=points,
+        limits=Limits(repeats=repeats, permutations=permutations),
+    )
+    target = output or workspace.root / "docs" / "results" / "debugging_runtime.csv"
+    _write(frame, target)
+    heading, lines = runtime_table(frame)
+    print_table("seconds, and how many times psi's", tuple(heading), lines)
+    typer.echo(f"{len(frame)} rows: {target}")
+
+
+def calibration_benchmark(
+    seeds: Seeds = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "--out", help="CSV; docs/results/calibration.csv of the project if absent."
+        ),
+    ] = None,
+    jobs: Jobs = 2,
+    points: Annotated[int, typer.Option(min=20, help="Of two moons, in all.")] = 5000,
+    flipped: Annotated[int, typer.Option(min=0, help="Wrong labels for training.")] = 100,
+    few: Annotated[int, typer.Option(min=4, help="Rows of the over-fitted model.")] = 300,
+) -> None:
+    """Repair the calibration of models of two moons in every way, one CSV row each.
+
+    Model and training are as params.yaml says; its seed is not read. The reliability of seed 0
+    goes to OUTPUT's name with _reliability.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    from puma.benchmark import VARIANTS, Problem, calibration_table, run_calibration
+
+    problem = Problem(points=points, flipped=flipped, few=few)
+    frame, bins = run_calibration(settings=settings, seeds=seeds, problem=problem, jobs=jobs)
+    target = output or workspace.root / "docs" / "results" / "calibration.csv"
+    _write(frame, target)
+    _write(bins, _beside(target, "reliability"))
+    for variant in VARIANTS:
+        heading, lines = calibration_table(frame, variant)
+        print_table(f"two moons, {variant}", tuple(heading), lines)
+    _said(frame, target)
+
+
+def _write(frame: pd.DataFrame, target: Path) -> None:
+    from puma.files import write_text
+
+    write_text(target, frame.to_csv(index=False))
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f"{target.stem}_{what}{target.suffix}")
+
+
+def _said(frame: pd.DataFrame, target: Path) -> None:
+    typer.echo(f"{len(frame)} rows, {int((frame['note'] != '').sum())} of them notes: {target}")
 
 
 def _settings(workspace: Workspace) -> Settings:

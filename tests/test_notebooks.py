@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
+import numpy as np
+import papermill
 import pytest
 import yaml
+
+from puma.data import two_moons
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+INTERACTIVE = {"calibrate.ipynb", "debug_labels.ipynb"}  # for a person, who decides what follows
 
 
 def code_of(notebook: nbformat.NotebookNode) -> str:
@@ -32,7 +39,8 @@ def test_there_is_one_notebook_per_stage_that_runs_one():
         for word in stage["cmd"].split()
         if word.endswith(".ipynb") and "reports/" not in word
     }
-    assert run_by_stages == {path.name for path in NOTEBOOKS}
+    assert not run_by_stages & INTERACTIVE
+    assert run_by_stages | INTERACTIVE == {path.name for path in NOTEBOOKS}
 
 
 def test_is_clean(notebook):
@@ -108,3 +116,91 @@ def test_dependencies_cover_everything_that_the_stage_runs(name):
             if not any(module == known or known in module.parents for known in dependencies)
         }
         assert not missing, f"stage {name} would not notice a change of {sorted(missing)}"
+
+
+# --- those that no stage runs ---
+
+
+def execute(name: str, root: Path, **parameters: Any) -> nbformat.NotebookNode:
+    """``notebooks/name.ipynb``, run in a project that has nothing but a params.yaml."""
+    (root / "params.yaml").write_text("seed: 0\ntraining: {epochs: 30}\n")
+    return papermill.execute_notebook(
+        ROOT / "notebooks" / f"{name}.ipynb",
+        root / "executed.ipynb",
+        parameters=parameters,
+        kernel_name="python3",
+        cwd=root,
+        progress_bar=False,
+    )
+
+
+def answers(notebook: nbformat.NotebookNode) -> tuple[str, int]:
+    """(all that was printed or shown as text, how many pictures there are)."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    texts = [output.get("text", "") for output in outputs]
+    shown = [output["data"] for output in outputs if "data" in output]
+    texts += [each.get("text/plain", "") for each in shown]
+    return "\n".join(texts), sum("image/png" in each for each in shown)
+
+
+def numbers(text: str, row: str) -> list[list[float]]:
+    """Those of every table's line of that name, from the first table on."""
+    lines = re.findall(rf"^{re.escape(row)} +([-\d. ]+)$", text, flags=re.MULTILINE)
+    return [[float(number) for number in line.split()] for line in lines]
+
+
+def test_labels_are_debugged_where_the_truth_is_known(tmp_path: Path) -> None:
+    review = tmp_path / "review.csv"
+    done = execute(
+        "debug_labels",
+        tmp_path,
+        dataset="two_moons",
+        methods=["psi"],
+        flip_fraction=0.1,
+        top=15,
+        review=str(review),
+    )
+    text, pictures = answers(done)
+    assert pictures == 3  # suspicion against loss, the curves, the plane
+    assert "point-" not in nbformat.writes(done)
+    owners = [line.split(",")[0] for line in review.read_text().splitlines()[1:]]
+    # 30 epochs of two moons with a tenth of the labels flipped find nearly all of them.
+    for ranking in ("loss", "psi"):
+        share, area = numbers(text, ranking)[-1]
+        assert share > 0.75
+        assert area > 0.95
+    data = two_moons(seed=0, test_fraction=0.25)
+    clean = dict(zip(data.train.subject_ids.tolist(), data.train.labels.tolist(), strict=True))
+    given = [line.split("labelled ")[1][0] for line in review.read_text().splitlines()[1:]]
+    wrong = ["ab"[clean[owner]] != label for owner, label in zip(owners, given, strict=True)]
+    assert len(owners) == 15
+    assert np.mean(wrong) > 0.9
+
+
+def test_calibration_is_repaired_on_held_out_rows(tmp_path: Path) -> None:
+    text, pictures = answers(execute("calibrate", tmp_path, dataset="two_moons"))
+    assert pictures == 4
+    assert "(2375, 2375)" in text
+    before, temperature, direct, on_training, patch = (
+        numbers(text, name)
+        for name in (
+            "before",
+            "temperature",
+            "direct step, held-out rows",
+            "direct step, training rows",
+            "paper's patch",
+        )
+    )
+    ((dose,), error, accuracy) = direct
+    assert dose > 0
+    # Each on the training rows, the half that was fitted on, and the other one. The ECE of a
+    # perfect model on so many rows is below 0.02.
+    assert before[0][1] > 0.07
+    assert before[0][2] > 0.07
+    assert error[1] < before[0][1] - 0.02
+    assert error[2] < before[0][2] - 0.01
+    assert accuracy[2] > before[1][2] - 0.01
+    assert temperature[1] == before[1]
+    assert on_training[1][0] < before[0][0] - 0.01
+    assert abs(on_training[1][2] - before[0][2]) < 0.01  # what it learnt by heart tells nothing
+    assert abs(patch[1][2] - before[0][2]) < 0.01

@@ -11,11 +11,14 @@ import pytest
 import torch
 from matplotlib import image
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection, QuadMesh
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from puma import plots
-from puma.data import Dataset, Examples
+from puma.calibration import reliability
+from puma.data import Dataset, Examples, load_dataset
+from puma.errors import DataError, SettingsError
 
 SMALLEST = 1e-6  # no logarithmic axis shows a loss of 0
 
@@ -247,6 +250,139 @@ def test_comparison_shows_the_numbers_of_every_version() -> None:
         for label, widths in expected.items():
             assert drawn[label] == pytest.approx(widths, nan_ok=True)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["original", "puma"]
+
+
+def calibrated(confidence: list[float], right: list[bool]) -> Any:
+    top = torch.tensor(confidence)
+    labels = torch.tensor([0 if each else 1 for each in right])
+    return reliability(torch.stack([top, 1 - top], 1), labels, bins=4)
+
+
+def test_reliability_shows_accuracy_confidence_and_count_of_every_bin() -> None:
+    before = calibrated([0.6, 0.7, 0.875, 1.0, 1.0], [True, False, True, True, False])
+    after = calibrated([0.5625, 0.625], [True, True])
+    figure = plots.reliability_diagram({"original": before, "patched": after})
+    upper, lower = figure.axes[:2], figure.axes[2:]
+    assert [axes.get_title() for axes in upper] == [
+        f"original\nECE {0.4 * 0.15 + 0.6 * (2.875 / 3 - 2 / 3):.3f}, largest gap 0.292",
+        "patched\nECE 0.406, largest gap 0.406",
+    ]
+    expected: list[dict[str, Any]] = [
+        {
+            "bars": [(0.5, 0.25, 0.5), (0.75, 0.25, 2 / 3)],
+            "marks": [[0.625, 0.65], [0.875, 2.875 / 3]],
+            "counts": [0, 0, 2, 3],
+        },
+        {"bars": [(0.5, 0.25, 1.0)], "marks": [[0.625, 0.59375]], "counts": [0, 0, 2, 0]},
+    ]
+    for above, below, told in zip(upper, lower, expected, strict=True):
+        (bars,) = above.containers
+        drawn = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in bars]
+        assert drawn == [pytest.approx(bar) for bar in told["bars"]]
+        assert line(above, "mean confidence") == pytest.approx(np.array(told["marks"]))
+        assert line(above, "calibrated").tolist() == [[0, 0], [1, 1]]
+        assert [bar.get_height() for bar in below.patches] == told["counts"]
+        assert below.get_xlabel() == "confidence"
+
+
+# --- suspect labels ---
+
+
+def test_found_curves_are_drawn_as_they_are_beside_chance() -> None:
+    curves = {
+        "loss": (np.array([0, 0.5, 1]), np.array([0, 1.0, 1.0])),
+        "psi": (np.array([0, 0.5, 1]), np.array([0, 0.25, 1.0])),
+    }
+    axes = only(plots.found_curves(curves))
+    for name, curve in curves.items():
+        assert line(axes, name) == pytest.approx(np.column_stack(curve))
+    assert line(axes, "at random").tolist() == [[0, 0], [1, 1]]
+    colours = {each.get_color() for each in axes.get_lines()}
+    assert len(colours) == 3
+
+
+def test_found_panels_show_each_set_under_its_title() -> None:
+    steep, slow = (
+        (np.array([0.0, 0.5, 1.0]), np.array([0.0, share, 1.0])) for share in (1.0, 0.25)
+    )
+    sets = {"moons": {"loss": steep}, "radial": {"loss": slow}, "a": {"loss": steep}}
+    figure = plots.found_panels(sets | {"b": {"loss": slow}})
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["moons", "radial", "a", "b"]
+    for axes, curve in zip(figure.axes, (steep, slow, steep, slow), strict=True):
+        assert line(axes, "loss") == pytest.approx(np.column_stack(curve))
+
+
+def plane(name: str = "radial") -> Dataset:
+    """Five rows of two classes, the last of which has the label of the other side."""
+    features = torch.tensor([[-2.0, 1.0], [-1.0, -1.0], [1.0, 1.0], [2.0, 0.0], [3.0, -1.0]])
+    train = Examples.of(features, torch.tensor([0, 0, 1, 1, 0]))
+    return Dataset(name, train, train, ("left", "right"))
+
+
+def test_decision_regions_show_the_answers_the_rows_and_the_marks() -> None:
+    border = 0.5
+
+    def predict(points: torch.Tensor) -> torch.Tensor:
+        return torch.stack([border - points[:, 0], points[:, 0] - border], 1)
+
+    data = plane()
+    marked = {"wrong": torch.tensor([4]), "suspect": torch.tensor([3, 1])}
+    figure = plots.decision_regions(predict, data, marked)
+    assert [axes.get_title() for axes in figure.axes] == ["wrong (n = 1)", "suspect (n = 2)"]
+    for axes, rows in zip(figure.axes, marked.values(), strict=True):
+        lines = {each.get_label(): np.column_stack(each.get_data()) for each in axes.get_lines()}
+        for label, name in enumerate(data.classes):
+            own = data.train.features[data.train.labels == label].numpy()
+            assert lines[f"labelled {name}"].tolist() == own.tolist()
+        (marks,) = [each for each in axes.get_lines() if each.get_marker() == "o"]
+        assert np.column_stack(marks.get_data()).tolist() == data.train.features[rows].tolist()
+        (regions,) = [each for each in axes.collections if hasattr(each, "get_paths")]
+        left, right = regions.get_paths()
+        width = 0.05  # of a few points of the grid
+        for height in (-1.0, 0.0, 1.0):
+            assert left.contains_point((border - width, height))
+            assert right.contains_point((border + width, height))
+            assert not left.contains_point((border + width, height))
+    colours = {
+        each.get_label(): each.get_color()
+        for each in figure.axes[0].get_lines()
+        if str(each.get_label()).startswith("labelled")
+    }
+    shades = regions.get_facecolor()[:, :3]
+    for (_, colour), shade in zip(colours.items(), shades, strict=True):
+        assert shade == pytest.approx(to_rgb(colour))
+
+
+def test_single_rows_are_drawn_of_synthetic_sets_alone() -> None:
+    for name in plots.PLANE:
+        assert load_dataset(name).train.features.shape[1:] == (2,)
+    with pytest.raises(DataError, match=r"single rows, which only the synthetic sets .*'people'"):
+        plots.decision_regions(lambda points: points, plane("people"), {"a": torch.tensor([0])})
+
+
+def test_suspicion_is_counted_against_the_loss() -> None:
+    n = 20
+    loss = torch.arange(n, 0, -1, dtype=torch.float64)  # the first row first
+    suspicion = torch.cat([loss[10:], loss[:10]])  # the last ten rows first
+    figure = plots.suspicion_against_loss(suspicion, loss, top=3, method="psi")
+    left, right, _ = figure.axes
+    assert sum(bar.get_height() for bar in left.patches) == n
+    assert line(left, "the 3 most suspect")[:, 0].tolist() == [18, 18]
+    (mesh,) = [each for each in right.collections if isinstance(each, QuadMesh)]
+    counts = np.asarray(mesh.get_array()).reshape(10, 10)  # (place by psi, place by loss)
+    expected = np.zeros((10, 10))
+    for tenth in range(10):
+        expected[(tenth + 5) % 10, tenth] = 2
+    assert counts.tolist() == expected.tolist()
+    assert right.get_ylabel() == "place by psi"
+
+
+@pytest.mark.parametrize("top", [0, 5])
+def test_more_rows_than_there_are_cannot_be_suspect(top: int) -> None:
+    numbers = torch.arange(4.0)
+    with pytest.raises(SettingsError, match=f"between 1 and the 4 rows, got {top}"):
+        plots.suspicion_against_loss(numbers, numbers, top=top, method="psi")
 
 
 # --- pictures on disk ---

@@ -1,61 +1,14 @@
-"""Pictures. Every function returns a figure; none shows, saves, or names a subject."""
+"""What an audit saw: attacks, losses and margins, and retrained models beside them."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_curve
 
-from puma.data.base import Dataset
-from puma.files import write_bytes
-
-# Okabe-Ito, told apart by colour-blind readers too.
-COLOURS = {"removed": "#D55E00", "unseen": "#0072B2", "retained": "#999999"}
-NEUTRAL = "#56B4E9"
-
-
-def save(figures: Mapping[str, Figure], folder: Path) -> None:
-    """Write each as ``folder``/name.png, whole or not at all, in place of what is there."""
-    for stale in folder.glob("*.png"):
-        if stale.stem not in figures:
-            stale.unlink()
-    for name, figure in figures.items():
-        buffer = io.BytesIO()
-        # Without a date or a version, the same picture is the same file.
-        figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
-        write_bytes(folder / f"{name}.png", buffer.getvalue())
-
-
-def class_balance(dataset: Dataset) -> Figure:
-    """Share of every class in the training and in the test split."""
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    axes = figure.subplots()
-    places = np.arange(len(dataset.classes))
-    for shift, (name, part) in enumerate((("training", dataset.train), ("test", dataset.test))):
-        share = np.bincount(part.labels.numpy(), minlength=len(dataset.classes)) / len(part)
-        bars = axes.bar(places + 0.4 * shift, share, 0.38, label=f"{name} (n = {len(part)})")
-        axes.bar_label(bars, fmt="%.3f")
-    axes.set_xticks(places + 0.2, dataset.classes)
-    axes.set_ylabel("share of rows")
-    axes.margins(y=0.15)
-    axes.legend()
-    return figure
-
-
-def loss_curve(loss: Sequence[float]) -> Figure:
-    """Mean training loss per epoch."""
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(range(1, len(loss) + 1), loss, color=NEUTRAL)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("mean training loss (nats)")
-    axes.set_ylim(bottom=0)
-    return figure
+from puma.plots.style import COLOURS, NEUTRAL
 
 
 def attack_quality(accuracy: float, auc: float) -> Figure:
@@ -226,45 +179,3 @@ def loss_changes(changes: Mapping[str, np.ndarray]) -> Figure:
     axes.set_ylabel("share of the group")
     axes.legend()
     return figure
-
-
-def comparison(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
-    """Accuracy, attack and runtime of the versions ``labels``, one below the other."""
-    figure = Figure(figsize=(11, 1.6 + 0.5 * len(labels)), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, sharey=True)
-    _bars(left, labels, metrics, {"accuracy": "test", "retained_accuracy": "retained"})
-    left.set_title("accuracy: higher is better")
-    left.set_xlim(0, 1.15)
-    _bars(
-        middle,
-        labels,
-        metrics,
-        {"attack_rate": "removed rows", "attack_rate_unseen": "unseen rows"},
-    )
-    middle.set_title("taken for members: equal is better")
-    middle.set_xlim(0, 1.15)
-    _bars(right, labels, metrics, {"runtime_seconds": "seconds"}, fmt="%.2f s")
-    right.set_title("runtime: lower is better")
-    right.margins(x=0.2)
-    left.invert_yaxis()  # the first version on top; the panels share the axis
-    return figure
-
-
-def _bars(
-    axes: Axes,
-    labels: Sequence[str],
-    metrics: Sequence[Mapping[str, float]],
-    names: Mapping[str, str],
-    *,
-    fmt: str = "%.2f",
-) -> None:
-    places = np.arange(len(labels))
-    width = 0.8 / len(names)
-    for shift, (name, legend) in enumerate(names.items()):
-        lengths = [row.get(name, np.nan) for row in metrics]
-        offset = (shift - (len(names) - 1) / 2) * width
-        bars = axes.barh(places + offset, lengths, width * 0.95, label=legend)
-        axes.bar_label(bars, fmt=fmt, fontsize=8, padding=2)
-    axes.set_yticks(places, labels)
-    if len(names) > 1:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, fontsize=8)

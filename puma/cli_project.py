@@ -1,0 +1,31 @@
+"""What the commands share: the project around this folder, and when a person may be named."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, TextIO
+
+import typer
+
+from puma.errors import SettingsError
+from puma.workspace import Workspace
+
+SHOWN_IDS = 10
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
+
+
+def project_of(dataset: str) -> Workspace:
+    """The project around this folder. Raises SettingsError for a dataset that it has not."""
+    workspace = Workspace.find()
+    known = workspace.settings.datasets
+    if dataset not in known:
+        raise SettingsError(
+            f"unknown dataset {dataset!r}; {workspace.root / 'params.yaml'} names "
+            f"{', '.join(known)}"
+        )
+    return workspace
+
+
+def may_show_ids(stream: TextIO) -> bool:
+    """Whether it is the user's own terminal; elsewhere they would be kept."""
+    return stream.isatty() and "JPY_PARENT_PID" not in os.environ

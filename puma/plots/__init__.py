@@ -1,0 +1,45 @@
+"""Pictures. Every function returns a figure; none shows, saves, or names a subject."""
+
+from __future__ import annotations
+
+from puma.plots.audits import (
+    attack_quality,
+    loss_changes,
+    loss_distributions,
+    margins_against_retraining,
+    mean_margins,
+    remaining_influence,
+    roc_curves,
+)
+from puma.plots.calibration import reliability_diagram
+from puma.plots.debugging import (
+    PLANE,
+    decision_regions,
+    found_curves,
+    found_panels,
+    suspicion_against_loss,
+)
+from puma.plots.models import class_balance, comparison, loss_curve
+from puma.plots.style import COLOURS, NEUTRAL, save
+
+__all__ = [
+    "COLOURS",
+    "NEUTRAL",
+    "PLANE",
+    "attack_quality",
+    "class_balance",
+    "comparison",
+    "decision_regions",
+    "found_curves",
+    "found_panels",
+    "loss_changes",
+    "loss_curve",
+    "loss_distributions",
+    "margins_against_retraining",
+    "mean_margins",
+    "reliability_diagram",
+    "remaining_influence",
+    "roc_curves",
+    "save",
+    "suspicion_against_loss",
+]

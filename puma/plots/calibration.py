@@ -1,0 +1,71 @@
+"""Confidence against accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from puma.plots.style import COLOURS, NEUTRAL
+
+
+class Reliability(Protocol):
+    """What is drawn of a :class:`puma.calibration.Reliability`.
+
+    Not that class itself: every stage of the pipeline imports the pictures, and what they import
+    would be a dependency of all.
+    """
+
+    @property
+    def edges(self) -> np.ndarray: ...
+
+    @property
+    def counts(self) -> np.ndarray: ...
+
+    @property
+    def confidence(self) -> np.ndarray: ...
+
+    @property
+    def accuracy(self) -> np.ndarray: ...
+
+    @property
+    def ece(self) -> float: ...
+
+    @property
+    def mce(self) -> float: ...
+
+
+def reliability_diagram(models: Mapping[str, Reliability]) -> Figure:
+    """Accuracy in every bin of confidence, one panel a model, and how many answers lie there.
+
+    Bars that end below the diagonal are over-confident answers; each bar reaches from 0 to the
+    accuracy, and the mark shows the mean confidence that it should have reached.
+    """
+    figure = Figure(figsize=(4.5 * len(models), 4.8), layout="constrained")
+    panels = figure.subplots(
+        2, len(models), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False
+    )
+    for (upper, lower), (title, found) in zip(panels.T, models.items(), strict=True):
+        widths = np.diff(found.edges)
+        used = found.counts > 0
+        place = {"align": "edge", "edgecolor": "white"}
+        left = found.edges[:-1]
+        upper.bar(
+            left[used], found.accuracy[used], widths[used], color=NEUTRAL, label="accuracy", **place
+        )
+        middle = (left + widths / 2)[used]
+        upper.plot(
+            middle, found.confidence[used], "_", color=COLOURS["removed"], label="mean confidence"
+        )
+        upper.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=0.8, label="calibrated")
+        upper.set_title(f"{title}\nECE {found.ece:.3f}, largest gap {found.mce:.3f}")
+        lower.bar(left, found.counts, widths, color=COLOURS["retained"], **place)
+        lower.set_xlabel("confidence")
+    panels[0, 0].set_xlim(0, 1)
+    panels[0, 0].set_ylim(0, 1)
+    panels[0, 0].set_ylabel("share of right answers")
+    panels[1, 0].set_ylabel("answers")
+    panels[0, 0].legend(loc="upper left")
+    return figure

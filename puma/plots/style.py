@@ -1,0 +1,28 @@
+"""What the pictures share: their colours, and how they are kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from puma.files import write_bytes
+
+# Okabe-Ito, told apart by colour-blind readers too.
+COLOURS = {"removed": "#D55E00", "unseen": "#0072B2", "retained": "#999999"}
+NEUTRAL = "#56B4E9"
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def save(figures: Mapping[str, Figure], folder: Path) -> None:
+    """Write each as ``folder``/name.png, whole or not at all, in place of what is there."""
+    for stale in folder.glob("*.png"):
+        if stale.stem not in figures:
+            stale.unlink()
+    for name, figure in figures.items():
+        buffer = io.BytesIO()
+        # Without a date or a version, the same picture is the same file.
+        figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+        write_bytes(folder / f"{name}.png", buffer.getvalue())
