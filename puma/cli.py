@@ -18,8 +18,10 @@ import typer
 from typer.core import TyperGroup
 
 from puma.cli_benchmark import audit_benchmark, removal_benchmark
+from puma.cli_registry import promote
+from puma.cli_registry import workspace_of as _workspace
 from puma.console import print_table
-from puma.errors import DeletionError, PumaError, RegistryError, SettingsError
+from puma.errors import DeletionError, PumaError, RegistryError
 from puma.settings import ORIGINAL, is_original
 from puma.workspace import Workspace
 
@@ -70,6 +72,7 @@ app = typer.Typer(
 )
 app.command("removal-benchmark")(removal_benchmark)
 app.command("audit-benchmark")(audit_benchmark)
+app.command()(promote)
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 
 
@@ -262,18 +265,6 @@ def _unknown(ids: tuple[str, ...]) -> str:
     return f"puma: unknown: {', '.join(map(repr, ids[:SHOWN_IDS]))}{more}"
 
 
-def _workspace(dataset: str) -> Workspace:
-    """The project around this folder. Raises SettingsError for a dataset that it has not."""
-    workspace = Workspace.find()
-    known = workspace.settings.datasets
-    if dataset not in known:
-        raise SettingsError(
-            f"unknown dataset {dataset!r}; {workspace.root / 'params.yaml'} names "
-            f"{', '.join(known)}"
-        )
-    return workspace
-
-
 def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:
     from puma.registry import list_versions, open_store
 
@@ -315,7 +306,7 @@ def _listed(row: VersionRow) -> list[str]:
     return [
         str(row.version),
         row.method,
-        ", ".join(row.aliases) or "-",
+        _standing(row),
         "-" if row.parent_version is None else str(row.parent_version),
         str(row.n_removed),
         "-" if row.deletion_digest is None else row.deletion_digest[:SHOWN_DIGITS],
@@ -323,6 +314,15 @@ def _listed(row: VersionRow) -> list[str]:
         _words(row.verdict),
         _number(row.metrics.get("runtime_seconds")),
     ]
+
+
+def _standing(row: VersionRow) -> str:
+    """Its aliases, and what became of it as the one that served."""
+    forced = " (forced)" if row.forced else ""
+    words = [alias + forced if alias == "champion" else alias for alias in row.aliases]
+    if row.superseded_by is not None and "champion" not in row.aliases:
+        words.append(f"superseded by {row.superseded_by}")
+    return ", ".join(words) or "-"
 
 
 def _print_comparison(title: str, rows: list[VersionRow]) -> None:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry.store import experiment_id
-from puma.registry.versions import FINGERPRINT, UNRESOLVED, VERDICT, find_version, model_name
+from puma.registry.versions import (
+    AUDITED_DELETION,
+    AUDITED_WEIGHTS,
+    FINGERPRINT,
+    UNRESOLVED,
+    VERDICT,
+    VERDICT_REASON,
+    WEIGHTS,
+    find_version,
+    model_name,
+)
 from puma.settings import ORIGINAL, ModelSettings
 from puma.workspace import Workspace
 
@@ -125,15 +135,23 @@ def describe(receipt: Receipt, parent: ModelVersion | None) -> str:
 
 
 def verdict_tags(receipt: Receipt) -> dict[str, str]:
-    """What the audit concluded; none for a receipt that was not audited."""
+    """What the audit concluded, and of a removal, which weights and request it is about.
+
+    None for a receipt that was not audited.
+    """
     if receipt.verdict is None:
         return {}
-    return {
+    tags = {
         VERDICT: receipt.verdict,
-        "puma.verdict_reason": receipt.verdict_reason or "",
+        VERDICT_REASON: receipt.verdict_reason or "",
         # An earlier audit may have told them, and MLflow has no way to take a metric back.
         UNRESOLVED: " ".join(receipt.unresolved) or ABSENT,
     }
+    if receipt.deletion_digest is not None:
+        # `read_receipts` takes no audit of other weights or of another request.
+        tags[AUDITED_WEIGHTS] = receipt.weights_digest
+        tags[AUDITED_DELETION] = receipt.deletion_digest
+    return tags
 
 
 def log_figures(client: MlflowClient, workspace: Workspace, run_id: str, receipt: Receipt) -> None:
@@ -211,7 +229,7 @@ def _tags(receipt: Receipt, parent: ModelVersion | None) -> dict[str, str]:
         "puma.n_removed": str(receipt.n_removed),
         "puma.n_subjects": str(receipt.n_subjects),
         "puma.data_digest": receipt.data_digest,
-        "puma.weights_digest": receipt.weights_digest,
+        WEIGHTS: receipt.weights_digest,
         "puma.predictions_digest": receipt.predictions_digest,
         "puma.seed": str(receipt.seed),
     }

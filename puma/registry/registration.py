@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from puma.errors import DataError, RegistryError
 from puma.files import write_json
 from puma.receipts import Receipt, read_receipts
@@ -20,7 +18,8 @@ from puma.registry.lineage import (
     log_metrics,
     verdict_tags,
 )
-from puma.registry.store import database, is_default, open_store
+from puma.registry.notes import with_notes
+from puma.registry.store import database, is_default, open_store, writing
 from puma.registry.versions import (
     CHALLENGER,
     CHAMPION,
@@ -59,8 +58,7 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     """
     client = open_store(workspace)
     registered = []
-    # Two at once would both find a version missing, and both create it.
-    with FileLock(workspace.root / ".puma" / "register.lock"):
+    with writing(workspace):
         for dataset in workspace.settings.datasets:
             receipts = read_receipts(workspace, dataset)
             for receipt in receipts:
@@ -112,8 +110,9 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> R
         updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
         # The pictures first, as they may be missing; the metrics are what says that this was done.
         log_figures(client, workspace, found.run_id, receipt)
+        described = describe(updated, find_parent(client, receipt))
         client.update_model_version(
-            found.name, found.version, describe(updated, find_parent(client, receipt))
+            found.name, found.version, with_notes(described, found.description)
         )
         for name, value in verdict_tags(receipt).items():
             client.set_model_version_tag(found.name, found.version, name, value)

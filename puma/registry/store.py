@@ -100,6 +100,14 @@ def open_store(workspace: Workspace) -> MlflowClient:
     return client
 
 
+def writing(workspace: Workspace) -> FileLock:
+    """Held by whoever creates versions or moves aliases. The store must have been opened.
+
+    Two at once would both find a version missing and create it, or both a champion to follow.
+    """
+    return FileLock(workspace.root / ".puma" / "register.lock")
+
+
 def experiment_id(client: MlflowClient) -> str:
     """The experiment of every run that PUMA logs. The store must have been opened."""
     return str(client.get_experiment_by_name(EXPERIMENT).experiment_id)

@@ -63,6 +63,8 @@ def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
         "puma.verdict": "over_forgotten",
         "puma.verdict_reason": "as expected",
         "puma.unresolved": "-",
+        "puma.audited_weights": removal.weights_digest,
+        "puma.audited_deletion": DELETION,
     }
     found = client.search_model_versions("name='puma-toy' and tags.`puma.parent_version` = '1'")
     assert sorted(int(item.version) for item in found) == [2, 3]

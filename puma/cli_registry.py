@@ -1,0 +1,81 @@
+"""``puma promote``: which version serves.
+
+MLflow and PyTorch are imported only when a command runs, as in puma.cli.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from puma.errors import PumaError, SettingsError
+from puma.workspace import Workspace
+
+FAILED = 1
+UNKNOWN = 2
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
+
+
+def workspace_of(dataset: str) -> Workspace:
+    """The project around this folder. Raises SettingsError for a dataset that it has not."""
+    workspace = Workspace.find()
+    known = workspace.settings.datasets
+    if dataset not in known:
+        raise SettingsError(
+            f"unknown dataset {dataset!r}; {workspace.root / 'params.yaml'} names "
+            f"{', '.join(known)}"
+        )
+    return workspace
+
+
+def promote(
+    dataset: DatasetName,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A number or an alias.")],
+    force: Annotated[
+        str | None,
+        typer.Option(metavar="REASON", help="Promote past the gate; the reason is recorded."),
+    ] = None,
+) -> None:
+    """Let a registered version serve: move `champion` to it, if it passes the gate.
+
+    Its audit passed, its drift is within the budget, the audit is about its present weights and
+    its own request, and nobody comes back whom another version has forgotten.
+
+    Exit code: 0 it serves, 1 a condition fails, 2 one cannot be checked.
+    """
+    workspace = workspace_of(dataset)
+    with _crash_tells_nothing():
+        from puma.registry.promotion import PromotionRefusedError
+        from puma.registry.promotion import promote as move
+
+        try:
+            done = move(workspace, dataset, version, force=force)
+        except PromotionRefusedError as error:
+            typer.echo(f"puma: {error}", err=True)
+            raise typer.Exit(FAILED if error.checked else UNKNOWN) from error
+    if not done.moved:
+        typer.echo(f"puma-{dataset} version {done.version} serves already; nothing was changed")
+        return
+    for condition in done.conditions:
+        forced = "FORCED " if condition.name in done.overrode else ""
+        typer.echo(f"{forced}{condition.name}: {condition.said}")
+    if force is not None and not done.overrode:
+        typer.echo("nothing had to be forced; the reason was not recorded")
+    after = "" if done.former is None else f", after version {done.former}"
+    typer.echo(f"puma-{dataset} version {done.version} is champion now{after}")
+
+
+@contextlib.contextmanager
+def _crash_tells_nothing() -> Iterator[None]:
+    """Python's own exit code for a crash, 1, would pass for an answer."""
+    try:
+        yield
+    except (PumaError, typer.Exit):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise typer.Exit(UNKNOWN) from error
