@@ -28,6 +28,9 @@ AUDITED_DELETION = "puma.audited_deletion"
 PROMOTED_AT = "puma.promoted_at"
 FORCED = "puma.forced"
 SUPERSEDED_BY = "puma.superseded_by"
+CERTIFICATE = "puma.certificate"  # SHA-256 of the file; a version without it has none
+CERTIFICATE_PAGE = "puma.certificate_page"
+CERTIFICATE_REPLACED = "puma.certificate_replaced"
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 
