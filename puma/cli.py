@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from puma.cli_benchmark import audit_benchmark, removal_benchmark
-from puma.cli_registry import promote
+from puma.cli_registry import promote, verify
 from puma.cli_registry import workspace_of as _workspace
 from puma.console import print_table
 from puma.errors import DeletionError, PumaError, RegistryError
@@ -73,6 +73,7 @@ app = typer.Typer(
 app.command("removal-benchmark")(removal_benchmark)
 app.command("audit-benchmark")(audit_benchmark)
 app.command()(promote)
+app.command()(verify)
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 
 

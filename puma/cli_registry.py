@@ -1,4 +1,4 @@
-"""``puma promote``: which version serves.
+"""``puma promote`` and ``puma verify``: which version serves, and whether its record holds.
 
 MLflow and PyTorch are imported only when a command runs, as in puma.cli.
 """
@@ -6,6 +6,8 @@ MLflow and PyTorch are imported only when a command runs, as in puma.cli.
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import traceback
 from collections.abc import Iterator
 from typing import Annotated
@@ -17,6 +19,12 @@ from puma.workspace import Workspace
 
 FAILED = 1
 UNKNOWN = 2
+WORDS = {
+    "holds": "holds     ",
+    "fails": "FAILS     ",
+    "unknown": "unknown   ",
+    "skipped": "not here  ",
+}
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 
 
@@ -67,6 +75,48 @@ def promote(
         typer.echo("nothing had to be forced; the reason was not recorded")
     after = "" if done.former is None else f", after version {done.former}"
     typer.echo(f"puma-{dataset} version {done.version} is champion now{after}")
+
+
+def verify(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="Or models:/puma-DATASET/VERSION, alone.")
+    ],
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="A number or an alias.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """Check a version against its certificate, and both against what can be computed again.
+
+    Exit code: 0 it holds, 1 it does not (the fields are named), 2 it cannot be checked.
+    """
+    dataset, version = _named(dataset, version)
+    workspace = workspace_of(dataset)
+    with _crash_tells_nothing():
+        from puma.registry.verification import verify_version
+
+        result = verify_version(workspace, dataset, version)
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+    else:
+        for one in result.findings:
+            typer.echo(f"{WORDS[one.state]}  {one.field}: {one.said}")
+        typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
+    if result.failed or result.unknown:
+        raise typer.Exit(FAILED if result.failed else UNKNOWN)
+
+
+def _named(dataset: str, version: str | None) -> tuple[str, str]:
+    """Dataset and version, or what a model URI names. Raises SettingsError for half of it."""
+    match = re.fullmatch(r"models:/puma-(.+?)[/@]([^/@]+)", dataset)
+    if match is not None and version is None:
+        return match[1], match[2]
+    if dataset.startswith("models:") or version is None:
+        raise SettingsError(
+            "name a version: DATASET VERSION, models:/puma-DATASET/VERSION or "
+            f"models:/puma-DATASET@ALIAS, got {dataset!r} and {version!r}"
+        )
+    return dataset, version
 
 
 @contextlib.contextmanager
