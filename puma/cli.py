@@ -25,6 +25,7 @@ from puma.cli_benchmark import (
     removal_benchmark,
 )
 from puma.cli_project import SHOWN_IDS, DatasetName, may_show_ids, project_of
+from puma.cli_registry import promote, verify
 from puma.cli_suspects import suspects
 from puma.console import print_table
 from puma.errors import DeletionError, PumaError, RegistryError
@@ -75,6 +76,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Remove people's rows from trained models, and read the evidence.",
 )
+app.command("promote")(promote)
+app.command("verify")(verify)
 app.command("suspects")(suspects)
 app.command("removal-benchmark")(removal_benchmark)
 app.command("audit-benchmark")(audit_benchmark)
@@ -313,7 +316,7 @@ def _listed(row: VersionRow) -> list[str]:
     return [
         str(row.version),
         row.method,
-        ", ".join(row.aliases) or "-",
+        _standing(row),
         "-" if row.parent_version is None else str(row.parent_version),
         str(row.n_removed),
         "-" if row.deletion_digest is None else row.deletion_digest[:SHOWN_DIGITS],
@@ -321,6 +324,15 @@ def _listed(row: VersionRow) -> list[str]:
         _words(row.verdict),
         _number(row.metrics.get("runtime_seconds")),
     ]
+
+
+def _standing(row: VersionRow) -> str:
+    """Its aliases, and what became of it as the one that served."""
+    forced = " (forced)" if row.forced else ""
+    words = [alias + forced if alias == "champion" else alias for alias in row.aliases]
+    if row.superseded_by is not None and "champion" not in row.aliases:
+        words.append(f"superseded by {row.superseded_by}")
+    return ", ".join(words) or "-"
 
 
 def _print_comparison(title: str, rows: list[VersionRow]) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
 from puma.receipts import Receipt
+from puma.registry.certificate import log_certificate
+from puma.registry.environment import source_tags
+from puma.registry.notes import describe
 from puma.registry.store import experiment_id
-from puma.registry.versions import FINGERPRINT, UNRESOLVED, VERDICT, find_version, model_name
-from puma.settings import ORIGINAL, ModelSettings
+from puma.registry.versions import (
+    AUDITED_DELETION,
+    AUDITED_WEIGHTS,
+    FINGERPRINT,
+    UNRESOLVED,
+    VERDICT,
+    VERDICT_REASON,
+    WEIGHTS,
+    find_version,
+    model_name,
+)
+from puma.settings import ModelSettings
 from puma.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -19,21 +31,8 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from torch import nn
 
-NOTEBOOK = "notebooks/register.ipynb"
 ABSENT = "-"  # what MLflow's compare page shows for a value that is not there
 DATASET_DIGEST_LENGTH = 36  # MLflow's limit
-MAIN_METRICS = (
-    "accuracy",
-    "retained_accuracy",
-    "removed_accuracy",
-    "attack_rate",
-    "attack_rate_unseen",
-    "attack_auc",
-    "remaining_influence",
-    "gap_to_retrain",
-    "runtime_seconds",
-    "speedup_vs_retrain",
-)
 
 
 def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> ModelVersion:
@@ -53,7 +52,7 @@ def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt)
         )
     parent = find_parent(client, receipt)
     model = rebuild_model(workspace, receipt)
-    source = _source_tags(workspace)
+    source = source_tags(workspace.root)
     run = client.create_run(
         experiment_id(client), run_name=f"{receipt.dataset} {receipt.method}", tags=source
     )
@@ -66,7 +65,9 @@ def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt)
             log_metrics(client, run_id, model_id, receipt)
             _log_curve(client, run_id, receipt)
             log_figures(client, workspace, run_id, receipt)
-        return _register(client, receipt, parent, run_id, model_id)
+            tags = _tags(receipt, parent)
+            tags |= log_certificate(client, receipt.dataset, tags, run_id, parent)
+        return _register(client, receipt, parent, run_id, model_id, tags)
     except BaseException:
         client.set_terminated(run_id, status="FAILED")
         raise
@@ -104,36 +105,24 @@ def rebuild_model(workspace: Workspace, receipt: Receipt) -> nn.Module:
     return model.cpu().eval()  # exported in train mode, batch norm would change its buffers
 
 
-def describe(receipt: Receipt, parent: ModelVersion | None) -> str:
-    """What the version is, for the reader of its page (Markdown)."""
-    if parent is None:
-        purpose = receipt.method.removesuffix("_original")
-        recorded = "" if receipt.method == ORIGINAL else f", with what {purpose} removes by"
-        text = f"**Original** model of {receipt.dataset}: trained on every training row{recorded}."
-    else:
-        text = (
-            f"**{receipt.method}**: version {parent.version} of {receipt.dataset} without "
-            f"{receipt.n_removed} training rows of {receipt.n_subjects} people.\n\n"
-            f"Deletion set: `{receipt.deletion_digest}` (keyed digest)"
-        )
-    if receipt.verdict is not None:
-        text += f"\n\nAudit: **{receipt.verdict}**: {receipt.verdict_reason}."
-    numbers = [
-        f"- {name}: {receipt.metrics[name]:.4g}" for name in MAIN_METRICS if name in receipt.metrics
-    ]
-    return "\n\n".join([text, "\n".join(numbers)]) if numbers else text
-
-
 def verdict_tags(receipt: Receipt) -> dict[str, str]:
-    """What the audit concluded; none for a receipt that was not audited."""
+    """What the audit concluded, and of a removal, which weights and request it is about.
+
+    None for a receipt that was not audited.
+    """
     if receipt.verdict is None:
         return {}
-    return {
+    tags = {
         VERDICT: receipt.verdict,
-        "puma.verdict_reason": receipt.verdict_reason or "",
+        VERDICT_REASON: receipt.verdict_reason or "",
         # An earlier audit may have told them, and MLflow has no way to take a metric back.
         UNRESOLVED: " ".join(receipt.unresolved) or ABSENT,
     }
+    if receipt.deletion_digest is not None:
+        # `read_receipts` takes no audit of other weights or of another request.
+        tags[AUDITED_WEIGHTS] = receipt.weights_digest
+        tags[AUDITED_DELETION] = receipt.deletion_digest
+    return tags
 
 
 def log_figures(client: MlflowClient, workspace: Workspace, run_id: str, receipt: Receipt) -> None:
@@ -211,7 +200,7 @@ def _tags(receipt: Receipt, parent: ModelVersion | None) -> dict[str, str]:
         "puma.n_removed": str(receipt.n_removed),
         "puma.n_subjects": str(receipt.n_subjects),
         "puma.data_digest": receipt.data_digest,
-        "puma.weights_digest": receipt.weights_digest,
+        WEIGHTS: receipt.weights_digest,
         "puma.predictions_digest": receipt.predictions_digest,
         "puma.seed": str(receipt.seed),
     }
@@ -275,6 +264,7 @@ def _register(
     parent: ModelVersion | None,
     run_id: str,
     model_id: str,
+    tags: dict[str, str],
 ) -> ModelVersion:
     name = model_name(receipt.dataset)
     if not client.search_registered_models(f"name='{name}'"):
@@ -288,23 +278,6 @@ def _register(
         source=f"models:/{model_id}",
         run_id=run_id,
         model_id=model_id,
-        tags=_tags(receipt, parent),
+        tags=tags,
         description=describe(receipt, parent),
     )
-
-
-def _source_tags(workspace: Workspace) -> dict[str, str]:
-    """Where the run comes from; a notebook's kernel cannot tell MLflow by itself."""
-    tags = {"mlflow.source.name": NOTEBOOK, "mlflow.source.type": "NOTEBOOK"}
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(workspace.root), "rev-parse", "--verify", "--quiet", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:  # no git on this machine
-        return tags
-    if answer.returncode == 0:
-        tags["mlflow.source.git.commit"] = answer.stdout.strip()
-    return tags

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from puma.errors import DataError, RegistryError
 from puma.files import write_json
 from puma.receipts import Receipt, read_receipts
+from puma.registry.certificate import certify, withdraw
 from puma.registry.lineage import (
     create_version,
-    describe,
     find_parent,
     log_figures,
     log_metrics,
     verdict_tags,
 )
-from puma.registry.store import database, is_default, open_store
+from puma.registry.notes import describe, with_notes
+from puma.registry.store import database, is_default, open_store, writing
 from puma.registry.versions import (
+    CERTIFICATE,
     CHALLENGER,
     CHAMPION,
     aliases_of,
@@ -34,6 +34,7 @@ from puma.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     """
     client = open_store(workspace)
     registered = []
-    # Two at once would both find a version missing, and both create it.
-    with FileLock(workspace.root / ".puma" / "register.lock"):
+    with writing(workspace):
         for dataset in workspace.settings.datasets:
             receipts = read_receipts(workspace, dataset)
             for receipt in receipts:
@@ -109,15 +109,9 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> R
     if found is None:
         found = create_version(client, workspace, receipt)
     elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, receipt):
-        updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
-        # The pictures first, as they may be missing; the metrics are what says that this was done.
-        log_figures(client, workspace, found.run_id, receipt)
-        client.update_model_version(
-            found.name, found.version, describe(updated, find_parent(client, receipt))
-        )
-        for name, value in verdict_tags(receipt).items():
-            client.set_model_version_tag(found.name, found.version, name, value)
-        log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
+        _update(client, workspace, found, receipt, logged)
+    elif CERTIFICATE not in found.tags:  # registered before there were any, or cut short
+        certify(client, receipt.dataset, found)
     return Registered(
         dataset=receipt.dataset,
         method=receipt.method,
@@ -127,6 +121,28 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> R
         aliases=(),
         created=created,
     )
+
+
+def _update(
+    client: MlflowClient,
+    workspace: Workspace,
+    found: ModelVersion,
+    receipt: Receipt,
+    logged: Mapping[str, float],
+) -> None:
+    """Let a version show what it was measured to be now; of a removal, the certificate, too."""
+    updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
+    # The pictures first, as they may be missing; the metrics are what says that this was done.
+    log_figures(client, workspace, found.run_id, receipt)
+    described = describe(updated, find_parent(client, receipt))
+    if receipt.parent is not None:
+        withdraw(client, found)
+    client.update_model_version(found.name, found.version, with_notes(described, found.description))
+    for name, value in verdict_tags(receipt).items():
+        client.set_model_version_tag(found.name, found.version, name, value)
+    log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
+    if receipt.parent is not None or CERTIFICATE not in found.tags:
+        certify(client, receipt.dataset, found)
 
 
 def _is_timing(name: str) -> bool:
@@ -179,6 +195,8 @@ def _survey(
             logged = client.get_run(found.run_id).data.metrics
             if not _agree(logged, found.tags, receipt):
                 return record, f"{dataset} {receipt.method}: was measured again"
+            if CERTIFICATE not in found.tags:
+                return record, f"{dataset} {receipt.method}: has no certificate"
             version = int(found.version)
             record[dataset].append(
                 {

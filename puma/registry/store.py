@@ -80,6 +80,8 @@ def open_store(workspace: Workspace) -> MlflowClient:
     RegistryError, saying what to do, for a store that cannot be used.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # One bar for every small file that is read, on the terminal that is to show an answer.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     # A kept connection would go on writing into a mlflow.db that was deleted meanwhile.
     os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
     uri = tracking_uri(workspace)
@@ -98,6 +100,14 @@ def open_store(workspace: Workspace) -> MlflowClient:
         _check_experiment(client, workspace, uri)
     _make_current(mlflow, uri)
     return client
+
+
+def writing(workspace: Workspace) -> FileLock:
+    """Held by whoever creates versions or moves aliases. The store must have been opened.
+
+    Two at once would both find a version missing and create it, or both a champion to follow.
+    """
+    return FileLock(workspace.root / ".puma" / "register.lock")
 
 
 def experiment_id(client: MlflowClient) -> str:

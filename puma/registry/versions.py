@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 FINGERPRINT = "puma.fingerprint"
 VERDICT = "puma.verdict"
+VERDICT_REASON = "puma.verdict_reason"
 UNRESOLVED = "puma.unresolved"
+WEIGHTS = "puma.weights_digest"
+AUDITED_WEIGHTS = "puma.audited_weights"
+AUDITED_DELETION = "puma.audited_deletion"
+PROMOTED_AT = "puma.promoted_at"
+FORCED = "puma.forced"
+SUPERSEDED_BY = "puma.superseded_by"
+CERTIFICATE = "puma.certificate"  # SHA-256 of the file; a version without it has none
+CERTIFICATE_PAGE = "puma.certificate_page"
+CERTIFICATE_REPLACED = "puma.certificate_replaced"
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 
@@ -31,8 +41,10 @@ class VersionRow:
 
     ``metrics`` are the latest values of its run, without those that its last audit could not
     tell. ``parent_version`` and ``deletion_digest`` are None for an original, ``verdict`` for a
-    version that was never audited; ``created`` is UTC in ISO 8601; a version that PUMA did not
-    register has an empty method and fingerprint.
+    version that was never audited; ``created`` and ``promoted_at`` are UTC in ISO 8601; a version
+    that PUMA did not register has an empty method and fingerprint. ``promoted_at`` and ``forced``,
+    the reason for passing over the gate, are of its last promotion; ``superseded_by`` is the
+    version that took ``champion`` from it.
     """
 
     version: int
@@ -47,6 +59,9 @@ class VersionRow:
     fingerprint: str
     run_id: str
     created: str
+    promoted_at: str | None = None
+    forced: str | None = None
+    superseded_by: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "aliases": list(self.aliases)}
@@ -80,8 +95,12 @@ def aliases_of(version: int, aliases: dict[str, int]) -> tuple[str, ...]:
 
 def parent_version(tags: dict[str, str]) -> int | None:
     """The version that the tagged one was made from."""
-    value = tags.get("puma.parent_version", "")
-    return int(value) if value.isdecimal() else None
+    return _number(tags.get("puma.parent_version"))
+
+
+def _number(value: str | None) -> int | None:
+    """Of a tag, which somebody may have written by hand."""
+    return int(value) if value is not None and value.isdecimal() else None
 
 
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
@@ -114,14 +133,13 @@ def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
 def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> VersionRow:
     """One version, also one that somebody made by hand: what it does not say is blank."""
     tags = dict(found.tags)
-    removed = tags.get("puma.n_removed", "")
     created = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC)
     return VersionRow(
         version=int(found.version),
         aliases=aliases_of(int(found.version), aliases),
         method=tags.get("puma.method", ""),
         parent_version=parent_version(tags),
-        n_removed=int(removed) if removed.isdecimal() else 0,
+        n_removed=_number(tags.get("puma.n_removed")) or 0,
         deletion_digest=tags.get("puma.deletion_digest"),
         verdict=tags.get(VERDICT),
         metrics={
@@ -133,13 +151,20 @@ def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> 
         fingerprint=tags.get(FINGERPRINT, ""),
         run_id=found.run_id or "",
         created=created.isoformat(timespec="seconds"),
+        promoted_at=tags.get(PROMOTED_AT),
+        forced=tags.get(FORCED),
+        superseded_by=_number(tags.get(SUPERSEDED_BY)),
     )
 
 
 def find_row(client: MlflowClient, dataset: str, version_or_alias: str | int) -> VersionRow:
     """The version of that number or alias. Raises RegistryError when there is none."""
+    return choose_row(list_versions(client, dataset), dataset, version_or_alias)
+
+
+def choose_row(rows: list[VersionRow], dataset: str, version_or_alias: str | int) -> VersionRow:
+    """The one of ``rows``, of ``dataset``, that :func:`find_row` returns."""
     wanted = str(version_or_alias)
-    rows = list_versions(client, dataset)
     for row in rows:
         if wanted == str(row.version) or wanted in row.aliases:
             return row
@@ -151,6 +176,26 @@ def _choose(rows: list[VersionRow]) -> str:
         return "run `dvc repro` first"
     aliases = sorted({alias for row in rows for alias in row.aliases})
     return f"choose one of {', '.join([*(str(row.version) for row in rows), *aliases])}"
+
+
+def registered_weights(found: ModelVersion) -> str:
+    """The digest of the weights that the version's model really holds, as a receipt has it.
+
+    Raises RegistryError when the model cannot be loaded.
+    """
+    import mlflow.pytorch
+
+    from puma.models import weights_digest
+
+    try:
+        model = mlflow.pytorch.load_model(found.source)
+    except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise RegistryError(
+            f"{found.name} {found.version} cannot be loaded ({first}); restore mlruns/ from a "
+            "backup, or register the version again in a new store"
+        ) from error
+    return weights_digest(model)
 
 
 def load_predictor(

@@ -48,6 +48,8 @@ def test_version_is_found_by_fingerprint(client: Any, filled: Workspace) -> None
 def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
     original, _, removal = read_receipts(filled, DATASET)
     tags = dict(client.get_model_version("puma-toy", "3").tags)
+    vouching = [tags.pop(f"puma.{name}") for name in ("certificate", "certificate_page")]
+    assert [len(digest) for digest in vouching] == [64, 64]
     assert tags == {
         "puma.fingerprint": removal.fingerprint,
         "puma.method": "puma",
@@ -63,6 +65,8 @@ def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
         "puma.verdict": "over_forgotten",
         "puma.verdict_reason": "as expected",
         "puma.unresolved": "-",
+        "puma.audited_weights": removal.weights_digest,
+        "puma.audited_deletion": DELETION,
     }
     found = client.search_model_versions("name='puma-toy' and tags.`puma.parent_version` = '1'")
     assert sorted(int(item.version) for item in found) == [2, 3]

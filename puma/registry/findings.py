@@ -1,0 +1,80 @@
+"""What checking one version came to, field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+State = Literal["holds", "fails", "unknown", "skipped"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``field`` of the certificate, or of what belongs to it. ``said``: what was found, or why
+    it cannot be checked and what to do. ``expected`` and ``found`` are of one that fails.
+
+    skipped: there is nothing here to check it against, and there need not be.
+    """
+
+    field: str
+    state: State
+    said: str
+    expected: Any = None
+    found: Any = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All findings about one version."""
+
+    dataset: str
+    version: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The fields that do not hold, each once."""
+        return tuple(dict.fromkeys(one.field for one in self.findings if one.state == "fails"))
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.field for one in self.findings if one.state == "unknown"))
+
+    @property
+    def conclusion(self) -> str:
+        if self.failed:
+            return f"does not hold: {', '.join(self.failed)}"
+        if self.unknown:
+            return f"cannot be checked: {', '.join(self.unknown)}"
+        return "holds"
+
+    def to_dict(self) -> dict[str, Any]:
+        findings = [asdict(finding) for finding in self.findings]
+        return {
+            "dataset": self.dataset,
+            "version": self.version,
+            "conclusion": self.conclusion,
+            "findings": findings,
+        }
+
+
+def differs(field: str, expected: Any, found: Any, why: str) -> Finding:
+    """A field that does not hold."""
+    said = f"expected {_shown(expected)}, found {_shown(found)}: {why}"
+    return Finding(field, "fails", said, expected, found)
+
+
+def differences(expected: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The leaves, by their dotted path, in which two JSON values differ; a list is a leaf."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for name in sorted(expected.keys() | found.keys()):
+            below = f"{path}.{name}" if path else name
+            yield from differences(expected.get(name), found.get(name), below)
+    elif json.dumps(expected, sort_keys=True) != json.dumps(found, sort_keys=True):
+        yield path, expected, found
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value)

@@ -1,0 +1,72 @@
+"""A certificate for people: one HTML page that loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+STYLE = (
+    "body{font:16px/1.5 sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;width:100%}"
+    "th{font-weight:normal;color:#555;text-align:left;vertical-align:top;width:14rem}"
+    "th,td{padding:.2rem .5rem .2rem 0;border-bottom:1px solid #ddd}"
+    "td{font-family:monospace;overflow-wrap:anywhere}"
+)
+GROUPS = ("parameters", "parent", "deletion", "environment", "git")
+
+
+def page(certificate: dict[str, Any], digest: str) -> str:
+    """``certificate`` as HTML; ``digest`` is the SHA-256 of its canonical text."""
+    audit, removal = certificate["audit"], certificate["deletion"]
+    what = "Removal" if removal else "Original"
+    heading = f"{what}: {certificate['method']} of {certificate['dataset']}"
+    single = [
+        (name, value)
+        for name, value in certificate.items()
+        if name not in (*GROUPS, "audit", "limits")
+    ]
+    parts = [f"<h1>{escape(heading)}</h1>"]
+    if removal:
+        parts.append(
+            f"<p>{removal['rows']} training rows of {removal['subjects']} people were removed from "
+            f"version {certificate['parent']['version']}.</p>"
+        )
+    if audit:
+        parts.append(
+            f"<p>Audit: <strong>{escape(audit['verdict'])}</strong>: {escape(audit['reason'])}.</p>"
+        )
+    parts.append(f"<h2>What it is not</h2><ul>{_items(certificate['limits'])}</ul>")
+    parts.append(f"<h2>The version</h2>{_table(single)}")
+    for name in GROUPS:
+        if certificate[name]:
+            title = name if name == "git" else name.capitalize()
+            parts.append(f"<h2>{title}</h2>{_table(certificate[name].items())}")
+    if audit:
+        about = [(name, audit[name]) for name in ("weights_digest", "deletion_digest")]
+        parts.append(f"<h2>Audit</h2>{_table([*about, *sorted(audit['metrics'].items())])}")
+        if audit["unresolved"]:
+            parts.append(f"<p>Could not be told: {escape(', '.join(audit['unresolved']))}.</p>")
+    parts.append(
+        f"<p>SHA-256 of certificate.json: <code>{escape(digest)}</code>. To check it: "
+        "<code>puma verify</code>.</p>"
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(heading)}</title><style>{STYLE}</style></head><body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def _table(rows: Iterable[tuple[str, Any]]) -> str:
+    lines = (f"<tr><th>{escape(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _cell(value: Any) -> str:
+    return escape("none" if value is None else str(value))
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "".join(f"<li>{escape(text)}</li>" for text in texts)

@@ -1,0 +1,58 @@
+"""Toy projects whose removals may serve: audited as passed, within their budget."""
+
+from __future__ import annotations
+
+from puma.receipts import Receipt
+from puma.registry import register_all
+from puma.settings import ORIGINAL
+from puma.workspace import Workspace
+from tests.registry.projects import DATASET, DELETION, METHODS, write_audit, write_version
+
+BUDGET, DRIFT = 0.01, -0.0025
+
+
+def amend(
+    workspace: Workspace,
+    method: str,
+    *,
+    parameters: dict[str, str | int | float] | None = None,
+    **metrics: float,
+) -> Receipt:
+    """The receipt of ``method`` with more in it."""
+    path = workspace.receipt(DATASET, method)
+    receipt = Receipt.read(path)
+    amended = receipt.model_copy(
+        update={
+            "metrics": {**receipt.metrics, **metrics},
+            "parameters": {**receipt.parameters, **(parameters or {})},
+        }
+    )
+    amended.write(path)
+    return amended
+
+
+def make_servable(workspace: Workspace, *, drift: float = DRIFT) -> None:
+    """Versions 1 original, 2 retrain, 3 puma; nothing speaks against the removals."""
+    amend(workspace, "puma", parameters={"budget": BUDGET}, criterion_drift=drift)
+    amend(workspace, "retrain", criterion_drift=0.0625)
+    for method in METHODS:
+        write_audit(workspace, method, verdict="passed", reason="like retraining")
+    register_all(workspace, progress=False)
+
+
+def answer(
+    workspace: Workspace, deletion: str, *, n_removed: int, seed: int, made_from: str = ORIGINAL
+) -> None:
+    """Two more versions, retrain and puma, for another request; both passed."""
+    original = Receipt.read(workspace.receipt(DATASET, made_from))
+    for place, method in enumerate(METHODS):
+        write_version(
+            workspace, method, weights_seed=seed + place, parent=original, deletion=deletion
+        )
+        path = workspace.receipt(DATASET, method)
+        Receipt.read(path).model_copy(update={"n_removed": n_removed}).write(path)
+    write_audit(workspace, ORIGINAL, deletion=deletion)
+    make_servable(workspace)
+
+
+__all__ = ["BUDGET", "DELETION", "DRIFT", "amend", "answer", "make_servable"]
