@@ -178,6 +178,7 @@ def _requests(row: VersionRow, rows: list[VersionRow]) -> Condition:
       cannot contain it. (A request is to name everybody who was ever to be removed.)
 
     A version that was made from the other one, at whatever remove, knows none of its people.
+    An original trained later on other data is taken to be without them.
     """
     lineage = _ancestors(row, rows)
     for other in reversed(rows):
