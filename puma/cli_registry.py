@@ -38,7 +38,8 @@ def promote(
     """Let a registered version serve: move `champion` to it, if it passes the gate.
 
     Its audit passed, its drift is within the budget, the audit is about its present weights and
-    its own request, and nobody comes back whom another version has forgotten.
+    its own request, its certificate agrees with the registry, and nobody comes back whom another
+    version has forgotten.
 
     Exit code: 0 it serves, 1 a condition fails, 2 one cannot be checked.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from puma.errors import RegistryError
+from puma.registry.verification import check_fields
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
@@ -36,9 +37,13 @@ class Condition:
 
 
 def examine(
-    client: MlflowClient, found: ModelVersion, row: VersionRow, rows: list[VersionRow]
+    client: MlflowClient,
+    dataset: str,
+    found: ModelVersion,
+    row: VersionRow,
+    rows: list[VersionRow],
 ) -> tuple[Condition, ...]:
-    """Whether ``row``, of all ``rows`` of its model, may serve.
+    """Whether ``row``, of all ``rows`` of the model of ``dataset``, may serve.
 
     audit: the verdict of a removal is ``passed``. An original removed nobody, so that there is
         nothing to prove; what could speak against it is the last condition.
@@ -47,6 +52,7 @@ def examine(
         its usefulness is what the verdict's limits on accuracy bound.
     subject: the audit is about the weights that the registered model has, and about the request
         that the version answers. Of an original, its weights are those that were registered.
+    certificate: it agrees with the registry, so that nothing of the above was edited since.
     requests: nobody comes back. See :func:`_requests`.
     """
     if not row.method:
@@ -59,6 +65,7 @@ def examine(
         _audit(row, found.tags),
         _budget(client, row),
         _subject(found, row),
+        _certificate(client, dataset, found),
         _requests(row, rows),
     )
 
@@ -151,6 +158,15 @@ def _subject(found: ModelVersion, row: VersionRow) -> Condition:
     return Condition("subject", "holds", f"weights {held[:SHOWN]}…, as registered")
 
 
+def _certificate(client: MlflowClient, dataset: str, found: ModelVersion) -> Condition:
+    for finding in check_fields(client, dataset, found):
+        if finding.state in ("fails", "unknown"):
+            state: State = "fails" if finding.state == "fails" else "unknown"
+            said = finding.said if state == "unknown" else f"{finding.field}: {finding.said}"
+            return Condition("certificate", state, f"{said}; see `puma verify`")
+    return Condition("certificate", "holds", "it agrees with the registry")
+
+
 def _requests(row: VersionRow, rows: list[VersionRow]) -> Condition:
     """Whether the version is sure to know people whom another version has forgotten.
 
@@ -162,6 +178,7 @@ def _requests(row: VersionRow, rows: list[VersionRow]) -> Condition:
       cannot contain it. (A request is to name everybody who was ever to be removed.)
 
     A version that was made from the other one, at whatever remove, knows none of its people.
+    An original trained later on other data is taken to be without them.
     """
     lineage = _ancestors(row, rows)
     for other in reversed(rows):

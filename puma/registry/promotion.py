@@ -76,7 +76,7 @@ def promote(
         if former == row.version:
             return Promotion(dataset, row.version, former, moved=False)
         found = client.get_model_version(model_name(dataset), str(row.version))
-        conditions = examine(client, found, row, rows)
+        conditions = examine(client, dataset, found, row, rows)
         closed = [condition for condition in conditions if condition.state != "holds"]
         if closed and reason is None:
             raise PromotionRefusedError(_refusal(row.version, closed), conditions)

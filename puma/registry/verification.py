@@ -70,6 +70,12 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     return Verification(dataset, row.version, tuple(findings))
 
 
+def check_fields(client: MlflowClient, dataset: str, found: ModelVersion) -> tuple[Finding, ...]:
+    """Of :func:`verify_version`, the certificate against the registry alone."""
+    loaded = _load(client, dataset, found)
+    return (loaded,) if isinstance(loaded, Finding) else tuple(loaded.fields())
+
+
 @dataclass(frozen=True)
 class _Loaded:
     """A certificate as it is stored, and as the registry would write it now.

@@ -12,6 +12,7 @@ import pytest
 
 from puma.errors import RegistryError
 from puma.registry import list_versions, open_store, promotion, register_all
+from puma.registry.certificate import certify
 from puma.registry.promotion import PromotionRefusedError, promote
 from puma.workspace import Workspace
 from tests.command import puma
@@ -80,7 +81,7 @@ def test_a_removal_that_passed_serves(servable: Workspace, wanted: str | int) ->
     start = datetime.now(UTC) - timedelta(seconds=1)
     done = promote(servable, DATASET, wanted)
     assert (done.version, done.former, done.moved, done.overrode) == (number, 1, True, ())
-    assert [condition.state for condition in done.conditions] == ["holds"] * 4
+    assert [condition.state for condition in done.conditions] == ["holds"] * 5
     assert champion(servable) == number
     assert tags(servable, 1)["puma.superseded_by"] == str(number)
     promoted = tags(servable, number)
@@ -187,7 +188,7 @@ def test_weights_other_than_the_audited_are_refused(servable: Workspace) -> None
 def test_an_audit_for_another_request_is_refused(servable: Workspace) -> None:
     open_store(servable).set_model_version_tag(NAME, "3", "puma.audited_deletion", "ab" * 32)
     closed = refused(servable, 3)
-    assert closed.keys() == {"subject"}
+    assert closed.keys() == {"subject", "certificate"}
     assert f"is about request abababab…, and version 3 answers {DELETION[:8]}…" in str(closed)
 
 
@@ -233,8 +234,21 @@ def test_a_removal_from_a_removal_knows_none_of_its_people(servable: Workspace) 
     answer(servable, OTHER_DELETION, n_removed=1, seed=10)
     client = open_store(servable)
     client.set_model_version_tag(NAME, "5", "puma.parent_version", "3")
+    client.delete_model_version_tag(NAME, "5", "puma.certificate")
+    certify(client, DATASET, client.get_model_version(NAME, "5"))
     assert promote(servable, DATASET, 5).moved
     assert refused(servable, 3).keys() == {"requests"}  # and its parent knows those of the child
+
+
+def test_a_verdict_written_by_hand_opens_nothing(workspace: Workspace) -> None:
+    make_servable(workspace)
+    write_audit(workspace, "puma", verdict="over_forgotten")
+    register_all(workspace, progress=False)
+    open_store(workspace).set_model_version_tag(NAME, "3", "puma.verdict", "passed")
+    closed = refused(workspace, 3)
+    assert closed.keys() == {"certificate"}
+    said = 'audit.verdict: expected "over_forgotten", found "passed"'
+    assert closed["certificate"][1].startswith(said)
 
 
 # --- what cannot be checked ---
@@ -254,11 +268,14 @@ def test_what_a_version_does_not_say_cannot_be_checked(
 ) -> None:
     open_store(servable).delete_model_version_tag(NAME, "3", tag)
     closed = refused(servable, 3)
-    assert closed.keys() == {condition}
+    assert closed.keys() - {"certificate"} == {condition}
     assert closed[condition][0] == "unknown"
     assert said in closed[condition][1]
+    # What a tag no longer says, the certificate still does.
+    told = "certificate" in closed
+    assert told == (tag != "puma.method")
     result = puma(servable.root, "promote", DATASET, "3")
-    assert (result.exit_code, result.stdout) == (2, "")
+    assert (result.exit_code, result.stdout) == (1 if told else 2, "")
     assert f"{condition} cannot be checked" in result.stderr
 
 
@@ -423,6 +440,13 @@ def test_what_an_earlier_puma_registered_is_brought_up_by_registering(servable: 
     for number in ("2", "3"):
         for tag in ("puma.audited_weights", "puma.audited_deletion"):
             client.delete_model_version_tag(NAME, number, tag)
-    assert refused(servable, 3).keys() == {"subject"}
+    for number in ("1", "2", "3"):
+        client.delete_model_version_tag(NAME, number, "puma.certificate")
+    closed = refused(servable, 3)
+    assert {name: state for name, (state, _) in closed.items()} == {
+        "subject": "unknown",
+        "certificate": "unknown",
+    }
+    assert puma(servable.root, "promote", DATASET, "3").exit_code == 2
     register_all(servable, progress=False)
     assert promote(servable, DATASET, 3).moved

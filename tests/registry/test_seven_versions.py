@@ -12,6 +12,7 @@ import yaml
 
 from puma.models import Ensemble
 from puma.registry import Registered, load_predictor, open_store, register_all
+from puma.registry.verification import verify_version
 from puma.settings import ModelSettings, Settings, original_of
 from puma.workspace import Workspace
 from tests import command
@@ -170,3 +171,11 @@ def test_versions_fit_a_terminal_and_lose_nothing(found) -> None:
     assert [row[3].replace(" ", "") for row in said] == [
         FOUND[version].replace("_", "") for version in DEFAULTS.versions
     ]
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_the_weights_of_every_kind_are_found_again_in_the_registered_model(found, version) -> None:
+    """An export keeps parameters and buffers under the names that a receipt's digest is over."""
+    result = verify_version(found[0], DATASET, version)
+    assert (result.failed, result.unknown) == ((), ())
+    assert "weights_digest" in {one.field for one in result.findings if one.state == "holds"}
