@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +23,14 @@ from puma.cli_benchmark import (
     debugging_runtime,
     removal_benchmark,
 )
-from puma.cli_project import SHOWN_IDS, DatasetName, may_show_ids, project_of
+from puma.cli_project import (
+    REFUSED,
+    SHOWN_IDS,
+    DatasetName,
+    crash_tells_nothing,
+    may_show_ids,
+    project_of,
+)
 from puma.cli_registry import promote, verify
 from puma.cli_suspects import suspects
 from puma.console import print_table
@@ -36,7 +42,6 @@ if TYPE_CHECKING:
     from puma.deletion import DeletionSet
     from puma.registry import VersionRow
 
-REFUSED = 2  # the exit code of every error that PUMA raises on purpose
 COMPARED = (
     "accuracy",
     "retained_accuracy",
@@ -142,13 +147,8 @@ def audit(
     workspace = project_of(dataset)
     from puma.reaudit import audit_version
 
-    try:
+    with crash_tells_nothing():
         row, report = audit_version(workspace, dataset, version)
-    except PumaError:
-        raise
-    except Exception as error:  # Python's own exit code for it, 1, would pass for a verdict
-        traceback.print_exc()
-        raise typer.Exit(REFUSED) from error
     verdict = report.verdict
     if as_json:
         found = {

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "--out", help="CSV; the command's own in docs/results/ if absent."),
+]
 Datasets = Annotated[str, typer.Option(help="Names, separated by commas.")]
 Seeds = Annotated[int, typer.Option(min=1, help="0 to SEEDS - 1.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")]
@@ -27,9 +31,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Processes, each with one thread.
 def removal_benchmark(
     datasets: Datasets = "radial,rectangular,german_credit,breast_cancer",
     seeds: Seeds = 5,
-    output: Annotated[
-        Path | None, typer.Option(help="CSV; docs/results/removal.csv of the project if absent.")
-    ] = None,
+    output: Output = None,
     jobs: Jobs = 2,
     fractions: Annotated[
         str, typer.Option(help="Shares of the rows that ordered and random removals take.")
@@ -47,25 +49,22 @@ def removal_benchmark(
     except ValueError:
         raise SettingsError(f"--fractions {fractions!r} is no list such as 0.2,0.4") from None
     from puma.benchmark import SHORT, cluster_table, run_benchmark, scenarios
-    from puma.files import write_text
 
     names = _names(datasets)
     cases = scenarios(shares)
     frame = run_benchmark(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
-    target = output or workspace.root / "docs" / "results" / "removal.csv"
-    write_text(target, frame.to_csv(index=False))
+    target = output or _results(workspace, "removal")
+    _write(frame, target)
     for name in dict.fromkeys(names):
         heading, lines = cluster_table(frame, name, SHORT, deviations=False)
         print_table(f"{name}: one cluster of every class removed", tuple(heading), lines)
-    typer.echo(f"{len(frame)} rows, {int((frame['note'] != '').sum())} of them notes: {target}")
+    _said(frame, target)
 
 
 def audit_benchmark(
     datasets: Datasets = "german_credit,breast_cancer",
     seeds: Seeds = 10,
-    output: Annotated[
-        Path | None, typer.Option(help="CSV; docs/results/audit.csv of the project if absent.")
-    ] = None,
+    output: Output = None,
     jobs: Jobs = 2,
     clusters: Annotated[
         str, typer.Option(help="k-means clusters per class, the smallest of which goes.")
@@ -83,11 +82,10 @@ def audit_benchmark(
     except ValueError:
         raise SettingsError(f"--clusters {clusters!r} is no list such as 8,3") from None
     from puma.benchmark import run_audits, verdicts
-    from puma.files import write_text
 
     frame = run_audits(_names(datasets), settings=settings, seeds=seeds, clusters=counts, jobs=jobs)
-    target = output or workspace.root / "docs" / "results" / "audit.csv"
-    write_text(target, frame.to_csv(index=False))
+    target = output or _results(workspace, "audit")
+    _write(frame, target)
     table = verdicts(frame)
     lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]
     columns = tuple(SHORTER.get(name, name) for name in map(str, table.columns))
@@ -98,12 +96,7 @@ def audit_benchmark(
 def debugging_benchmark(
     datasets: Datasets = "two_moons,radial,rectangular,spiral,german_credit,breast_cancer",
     seeds: Seeds = 5,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "--out", help="CSV; docs/results/debugging.csv of the project if absent."
-        ),
-    ] = None,
+    output: Output = None,
     jobs: Jobs = 2,
     permutations: Annotated[int, typer.Option(min=2, help="Of G-Shapley, at most.")] = 200,
 ) -> None:
@@ -119,7 +112,7 @@ def debugging_benchmark(
     frame, curves = run_debugging(
         _names(datasets), settings=settings, seeds=seeds, permutations=permutations, jobs=jobs
     )
-    target = output or workspace.root / "docs" / "results" / "debugging.csv"
+    target = output or _results(workspace, "debugging")
     _write(frame, target)
     _write(curves, _beside(target, "curves"))
     heading, lines = debugging_table(frame)
@@ -129,14 +122,7 @@ def debugging_benchmark(
 
 def debugging_runtime(
     datasets: Datasets = "two_moons,radial,rectangular,spiral,german_credit,breast_cancer",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "--out",
-            help="CSV; docs/results/debugging_runtime.csv of the project if absent.",
-        ),
-    ] = None,
+    output: Output = None,
     points: Annotated[int, typer.Option(min=20, help="Of two_moons and spiral.")] = 5000,
     repeats: Annotated[int, typer.Option(min=1, help="Runs, of which the median counts.")] = 3,
     permutations: Annotated[int, typer.Option(min=2, help="Of G-Shapley, at most.")] = 400,
@@ -155,7 +141,7 @@ def debugging_runtime(
         points=points,
         limits=Limits(repeats=repeats, permutations=permutations),
     )
-    target = output or workspace.root / "docs" / "results" / "debugging_runtime.csv"
+    target = output or _results(workspace, "debugging_runtime")
     _write(frame, target)
     heading, lines = runtime_table(frame)
     print_table("seconds, and how many times psi's", tuple(heading), lines)
@@ -164,12 +150,7 @@ def debugging_runtime(
 
 def calibration_benchmark(
     seeds: Seeds = 5,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "--out", help="CSV; docs/results/calibration.csv of the project if absent."
-        ),
-    ] = None,
+    output: Output = None,
     jobs: Jobs = 2,
     points: Annotated[int, typer.Option(min=20, help="Of two moons, in all.")] = 5000,
     flipped: Annotated[int, typer.Option(min=0, help="Wrong labels for training.")] = 100,
@@ -186,13 +167,17 @@ def calibration_benchmark(
 
     problem = Problem(points=points, flipped=flipped, few=few)
     frame, bins = run_calibration(settings=settings, seeds=seeds, problem=problem, jobs=jobs)
-    target = output or workspace.root / "docs" / "results" / "calibration.csv"
+    target = output or _results(workspace, "calibration")
     _write(frame, target)
     _write(bins, _beside(target, "reliability"))
     for variant in VARIANTS:
         heading, lines = calibration_table(frame, variant)
         print_table(f"two moons, {variant}", tuple(heading), lines)
     _said(frame, target)
+
+
+def _results(workspace: Workspace, name: str) -> Path:
+    return workspace.root / "docs" / "results" / f"{name}.csv"
 
 
 def _write(frame: pd.DataFrame, target: Path) -> None:

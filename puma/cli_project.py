@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import traceback
+from collections.abc import Iterator
 from typing import Annotated, TextIO
 
 import typer
 
-from puma.errors import SettingsError
+from puma.errors import PumaError, SettingsError
 from puma.workspace import Workspace
 
+REFUSED = 2  # the exit code of every error that PUMA raises on purpose
 SHOWN_IDS = 10
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 
@@ -29,3 +33,15 @@ def project_of(dataset: str) -> Workspace:
 def may_show_ids(stream: TextIO) -> bool:
     """Whether it is the user's own terminal; elsewhere they would be kept."""
     return stream.isatty() and "JPY_PARENT_PID" not in os.environ
+
+
+@contextlib.contextmanager
+def crash_tells_nothing() -> Iterator[None]:
+    """Python's own exit code for a crash, 1, would pass for an answer."""
+    try:
+        yield
+    except (PumaError, typer.Exit):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise typer.Exit(REFUSED) from error

@@ -5,20 +5,16 @@ MLflow and PyTorch are imported only when a command runs, as in puma.cli.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import traceback
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from puma.cli_project import DatasetName, project_of
-from puma.errors import PumaError, SettingsError
+from puma.cli_project import REFUSED, DatasetName, crash_tells_nothing, project_of
+from puma.errors import SettingsError
 
 FAILED = 1
-UNKNOWN = 2
 WORDS = {
     "holds": "holds     ",
     "fails": "FAILS     ",
@@ -44,7 +40,7 @@ def promote(
     Exit code: 0 it serves, 1 a condition fails, 2 one cannot be checked.
     """
     workspace = project_of(dataset)
-    with _crash_tells_nothing():
+    with crash_tells_nothing():
         from puma.registry.promotion import PromotionRefusedError
         from puma.registry.promotion import promote as move
 
@@ -52,7 +48,7 @@ def promote(
             done = move(workspace, dataset, version, force=force)
         except PromotionRefusedError as error:
             typer.echo(f"puma: {error}", err=True)
-            raise typer.Exit(FAILED if error.checked else UNKNOWN) from error
+            raise typer.Exit(FAILED if error.checked else REFUSED) from error
     if not done.moved:
         typer.echo(f"puma-{dataset} version {done.version} serves already; nothing was changed")
         return
@@ -80,7 +76,7 @@ def verify(
     """
     dataset, version = _named(dataset, version)
     workspace = project_of(dataset)
-    with _crash_tells_nothing():
+    with crash_tells_nothing():
         from puma.registry.verification import verify_version
 
         result = verify_version(workspace, dataset, version)
@@ -91,7 +87,7 @@ def verify(
             typer.echo(f"{WORDS[one.state]}  {one.field}: {one.said}")
         typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
     if result.failed or result.unknown:
-        raise typer.Exit(FAILED if result.failed else UNKNOWN)
+        raise typer.Exit(FAILED if result.failed else REFUSED)
 
 
 def _named(dataset: str, version: str | None) -> tuple[str, str]:
@@ -105,15 +101,3 @@ def _named(dataset: str, version: str | None) -> tuple[str, str]:
             f"models:/puma-DATASET@ALIAS, got {dataset!r} and {version!r}"
         )
     return dataset, version
-
-
-@contextlib.contextmanager
-def _crash_tells_nothing() -> Iterator[None]:
-    """Python's own exit code for a crash, 1, would pass for an answer."""
-    try:
-        yield
-    except (PumaError, typer.Exit):
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        raise typer.Exit(UNKNOWN) from error

@@ -23,25 +23,13 @@ from puma.receipts import AuditRecord
 from puma.registry import list_versions, load_predictor, open_store
 from puma.workspace import Workspace
 from tests import command
-from tests.audited import DATASET, N_REMOVED, VERSIONS, copy_of, make_audited
+from tests.audited import DATASET, N_REMOVED, VERSIONS
+from tests.audited_fixtures import NUMBERS, own, project
 from tests.registry.fixtures import _default_store, template
 
-__all__ = ["_default_store", "template"]
+__all__ = ["_default_store", "own", "project", "template"]
 
-NUMBERS = {version: number for number, version in enumerate(VERSIONS, start=1)}
 PARENTS = {"sisa": "sisa_original", "retrain": "original"}
-
-
-@pytest.fixture(scope="module")
-def project(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Shared: read it only."""
-    return make_audited(tmp_path_factory.mktemp("audited") / "coins", template)
-
-
-@pytest.fixture
-def own(project: Workspace, tmp_path: Path) -> Workspace:
-    """A project of this test's own."""
-    return copy_of(project, tmp_path / "own")
 
 
 def record(workspace: Workspace, version: str) -> AuditRecord:

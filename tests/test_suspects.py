@@ -30,26 +30,14 @@ from puma.registry import load_predictor
 from puma.suspects import Suspects, load_version, rank, rank_all
 from puma.workspace import Workspace
 from tests import command
-from tests.audited import CLASSES, DATASET, N_REMOVED, N_TRAIN, VERSIONS, copy_of, make_audited
+from tests.audited import CLASSES, DATASET, N_REMOVED, N_TRAIN
+from tests.audited_fixtures import NUMBERS, own, project
 from tests.registry.fixtures import _default_store, template
 
-__all__ = ["_default_store", "template"]
+__all__ = ["_default_store", "own", "project", "template"]
 
-NUMBERS = {version: number for number, version in enumerate(VERSIONS, start=1)}
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "debug_labels.ipynb"
 SUBJECT = "zz-train-"  # with what every id of the project's training rows begins
-
-
-@pytest.fixture(scope="module")
-def project(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Shared: read it only."""
-    return make_audited(tmp_path_factory.mktemp("audited") / "coins", template)
-
-
-@pytest.fixture
-def own(project: Workspace, tmp_path: Path) -> Workspace:
-    """A project of this test's own."""
-    return copy_of(project, tmp_path / "own")
 
 
 def puma(folder: Path, *arguments: str) -> Any:

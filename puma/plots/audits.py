@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_curve
 
@@ -35,15 +36,7 @@ def loss_distributions(
     edges = np.geomspace(values.min(), values.max() * 1.001, 31)
     for axes, groups, title in zip(panels, (before, after), titles, strict=True):
         for name, losses in groups.items():
-            axes.hist(
-                losses.clip(smallest),
-                bins=edges.tolist(),
-                weights=np.full(len(losses), 1 / len(losses)),
-                histtype="step",
-                linewidth=1.8,
-                color=COLOURS[name],
-                label=f"{name} (n = {len(losses)})",
-            )
+            _shares(axes, name, losses.clip(smallest), edges, f"n = {len(losses)}")
         axes.set_xscale("log")
         axes.set_title(title)
         axes.set_xlabel("loss of an example (nats)")
@@ -164,18 +157,23 @@ def loss_changes(changes: Mapping[str, np.ndarray]) -> Figure:
     values = np.concatenate(list(changes.values()))
     edges = np.linspace(values.min(), values.max() + 1e-9, 41)
     for name, change in changes.items():
-        axes.hist(
-            change,
-            bins=edges.tolist(),
-            weights=np.full(len(change), 1 / len(change)),
-            histtype="step",
-            linewidth=1.8,
-            color=COLOURS[name],
-            label=f"{name} (mean {change.mean():+.3f})",
-        )
+        _shares(axes, name, change, edges, f"mean {change.mean():+.3f}")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.set_xlabel("loss after − loss before (nats)")
     axes.set_ylabel("share of the group")
     axes.legend()
     return figure
+
+
+def _shares(axes: Axes, name: str, values: np.ndarray, edges: np.ndarray, said: str) -> None:
+    """The share of a group's ``values`` in every bin, as one outline."""
+    axes.hist(
+        values,
+        bins=edges.tolist(),
+        weights=np.full(len(values), 1 / len(values)),
+        histtype="step",
+        linewidth=1.8,
+        color=COLOURS[name],
+        label=f"{name} ({said})",
+    )

@@ -79,18 +79,12 @@ class LevelStepper(Stepper):
             progress=progress,
         )
         self._start = self._distance = self.distance(self.model)
-        self._settled = False
-
-    @property
-    def finished(self) -> bool:
-        return self._settled
 
     def distance(self, model: nn.Module) -> float:
         """Mean absolute distance of the rows' margins from their level, in logits."""
         return float(self._missing(model).abs().mean())
 
-    def step(self, *, first: bool) -> dict[str, float]:
-        repaired = 0.0 if first or not self.method.repair else self.repair()
+    def move(self, *, first: bool) -> dict[str, float]:
         flat = FlatModel(self.model)
         still = _Offer(self.distance(self.model), 0.0, flat.vector, {})
         offers = [still, *self._offers(flat)]
@@ -108,12 +102,12 @@ class LevelStepper(Stepper):
                 "removed_loss": self.removed_loss(self.model),
             }
         before, self._distance = self._distance, self.distance(self.model)
-        self._settled = (
+        self.finished = (
             best is still
             or self._distance <= self.method.level_tolerance
             or (best.share == 1 and self._distance > (1 - LEAST_GAIN) * before)
         )
-        return told | {"repaired": repaired, "distance": self._distance}
+        return told | {"distance": self._distance}
 
     def outcome(self) -> dict[str, float]:
         unseen = margins(self.model, self.unseen)
@@ -145,26 +139,18 @@ class LevelStepper(Stepper):
         """(p,) all the way to the level as far as the model of second order can tell, and how
         it was solved: with λ, or without, or one of each.
         """
-        method, curvature = self.method, self.curvature(flat)
+        curvature = self.curvature(flat)
         pull = MarginGaussNewton(flat, self.watched)
         missing = PULL * pull.pulled(self._missing(self.model).clamp(-REACH, REACH))
-        choices: dict[str, tuple[bool, ...]] = {
-            "both": (True, False),
-            "always": (True,),
-            "never": (False,),
-        }
-        for reweighted in choices[method.reweighting]:
-            kept, iterations, residual = Free(), 0, 0.0
-            if reweighted:
-                kept, solutions = self._preserving(flat, curvature)
-                iterations = sum(each.iterations for each in solutions)
-                residual = max(each.residual for each in solutions)
-            solver = self._joint_solver(curvature)
+        solver = self._joint_solver(curvature)
+        for reweighted in self.reweighted:
+            kept, solutions = self._preserving(flat, curvature) if reweighted else (Free(), [])
             solved = solver.solve(Joint(curvature, pull, kept, PULL), kept.transposed(missing))
+            solutions.append(solved)
             told = {
                 "reweighted": float(isinstance(kept, Preserving)),
-                "iterations": float(iterations + solved.iterations),
-                "residual": max(residual, solved.residual),
+                "iterations": float(sum(each.iterations for each in solutions)),
+                "residual": max(each.residual for each in solutions),
             }
             yield kept.bounded(solved.value), told
 

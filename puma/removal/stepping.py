@@ -49,15 +49,16 @@ class Stepper(ABC):
         flat = FlatModel(self.model)
         self._origin = flat.vector
         self._before = self.criterion.value(flat, flat.vector)
+        self.finished = False
+
+    def step(self, *, first: bool) -> dict[str, float]:
+        """Repair, move on, and tell what was done; a dose of 0 says that nothing was."""
+        repaired = 0.0 if first or not self.method.repair else self.repair()
+        return self.move(first=first) | {"repaired": repaired}
 
     @abstractmethod
-    def step(self, *, first: bool) -> dict[str, float]:
-        """Move on, and tell what was done; a dose of 0 says that nothing was."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether another step is pointless."""
-        return False
+    def move(self, *, first: bool) -> dict[str, float]:
+        """The step itself; sets ``finished`` where another one is pointless."""
 
     def outcome(self) -> Mapping[str, float]:
         """What the removal's diagnostics say of where it ended."""
@@ -74,6 +75,13 @@ class Stepper(ABC):
     def affordable(self, flat: FlatModel, vector: Tensor) -> bool:
         """Whether |drift| keeps the budget (Eq. 2)."""
         return abs(self.drift(flat, vector)) <= self.method.budget  # False also for NaN
+
+    @property
+    def reweighted(self) -> tuple[bool, ...]:
+        """Of the steps to choose from, which use λ."""
+        return {"both": (True, False), "always": (True,), "never": (False,)}[
+            self.method.reweighting
+        ]
 
     def removed_loss(self, model: nn.Module) -> float:
         """Mean cross-entropy of the removed rows, or of the sample of them, in nats."""

@@ -35,26 +35,22 @@ class Direction:
 class TextbookStepper(Stepper):
     """Pushes every marked row alike, as far as the budget or ``max_dose`` allows."""
 
-    def step(self, *, first: bool) -> dict[str, float]:
-        repaired = 0.0 if first or not self.method.repair else self.repair()
-        return textbook_step(self, self.method.max_dose) | {"repaired": repaired}
+    def move(self, *, first: bool) -> dict[str, float]:  # noqa: ARG002
+        return textbook_step(self, self.method.max_dose)
 
 
 def textbook_step(run: Stepper, max_dose: float) -> dict[str, float]:
     """Take the offered step that forgets most; of two that forget alike, the smaller drift."""
-    flat, method = FlatModel(run.model), run.method
-    curvature, preserved = run.curvature(flat), None
-    if method.reweighting != "never":
-        preserved = run.solver().solve(curvature, run.criterion.gradient(flat))
-    choices = {"both": (preserved, None), "always": (preserved,), "never": (None,)}
+    flat = FlatModel(run.model)
+    curvature, gradient = run.curvature(flat), run.criterion.gradient(flat)
     best: tuple[tuple[float, float], dict[str, float], Tensor] | None = None
-    for offered in choices[method.reweighting]:
-        direction = _direction(run, flat, curvature, offered)
+    for reweighted in run.reweighted:
+        direction = _direction(run, flat, curvature, gradient, reweighted=reweighted)
 
         def allowed(dose: float, direction: Direction = direction) -> bool:
             return run.affordable(flat, flat.vector + dose * direction.vector)
 
-        dose = largest_dose(allowed, max_dose=max_dose, precision=method.dose_precision)
+        dose = largest_dose(allowed, max_dose=max_dose, precision=run.method.dose_precision)
         vector = flat.vector + dose.dose * direction.vector
         drift, removed_loss = run.drift(flat, vector), run.removed_loss(flat.module(vector))
         told = {
@@ -90,21 +86,20 @@ def compensation(run: Stepper, flat: FlatModel, preserved: Solution) -> Tensor:
 
 
 def _direction(
-    run: Stepper, flat: FlatModel, curvature: Shifted, preserved: Solution | None
+    run: Stepper, flat: FlatModel, curvature: Shifted, gradient: Tensor, *, reweighted: bool
 ) -> Direction:
-    """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11); without ``preserved``, λ = 0."""
-    weights = run.marked.to(flat.dtype)
-    if preserved is not None:
+    """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), ``gradient`` ∇C; λ = 0 if not asked for."""
+    weights, solutions = run.marked.to(flat.dtype), []
+    if reweighted:
+        preserved = run.solver().solve(curvature, gradient)
         weights = weights + compensation(run, flat, preserved)
+        solutions.append(preserved)
     solved = run.solver().solve(curvature, weighted_gradient(flat, run.train, weights))
-    iterations, residual = solved.iterations, solved.residual
-    if preserved is not None:
-        iterations += preserved.iterations
-        residual = max(residual, preserved.residual)
+    solutions.append(solved)
     return Direction(
         vector=solved.value / len(run.train),
-        slope=float(run.criterion.gradient(flat) @ solved.value) / len(run.train),
-        reweighted=preserved is not None,
-        iterations=iterations,
-        residual=residual,
+        slope=float(gradient @ solved.value) / len(run.train),
+        reweighted=reweighted,
+        iterations=sum(each.iterations for each in solutions),
+        residual=max(each.residual for each in solutions),
     )

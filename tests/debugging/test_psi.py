@@ -97,11 +97,13 @@ def test_a_validation_loss_that_the_wrong_labels_raised_is_not_warned_of(kind):
     dataset = planted()[1]
     labels = dataset.train.labels.clone()
     labels[:15] = 0  # half of the other class
+    flipped = labels != dataset.train.labels
     wrong = replace(dataset, train=replace(dataset.train, labels=labels))
     theta = LogisticRegression(wrong.train, decay=DECAY).optimum()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        kind("validation_loss").suspicion(logistic(theta, 2), wrong)
+        suspicion = kind("validation_loss").suspicion(logistic(theta, 2), wrong)
+    assert suspicion[flipped].min() > suspicion[~flipped].median()
 
 
 def test_signal_strength_is_the_length_in_units_of_random_signs():
