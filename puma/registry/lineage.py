@@ -11,6 +11,7 @@ from puma.receipts import Receipt
 from puma.registry.certificate import log_certificate
 from puma.registry.environment import source_tags
 from puma.registry.notes import describe
+from puma.registry.settling import create_model, create_next, settle
 from puma.registry.store import experiment_id
 from puma.registry.versions import (
     AUDITED_DELETION,
@@ -21,7 +22,6 @@ from puma.registry.versions import (
     VERDICT_REASON,
     WEIGHTS,
     find_version,
-    model_name,
 )
 from puma.settings import ModelSettings
 from puma.workspace import Workspace
@@ -67,10 +67,11 @@ def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt)
             log_figures(client, workspace, run_id, receipt)
             tags = _tags(receipt, parent)
             tags |= log_certificate(client, receipt.dataset, tags, run_id, parent)
-        return _register(client, receipt, parent, run_id, model_id, tags)
+        made = _register(client, receipt, parent, run_id, model_id, tags)
     except BaseException:
         client.set_terminated(run_id, status="FAILED")
         raise
+    return settle(client, receipt.dataset, FINGERPRINT, receipt.fingerprint, made)
 
 
 def find_parent(client: MlflowClient, receipt: Receipt) -> ModelVersion | None:
@@ -266,15 +267,15 @@ def _register(
     model_id: str,
     tags: dict[str, str],
 ) -> ModelVersion:
-    name = model_name(receipt.dataset)
-    if not client.search_registered_models(f"name='{name}'"):
-        client.create_registered_model(
-            name,
-            description=f"Models of {receipt.dataset}: the originals, and what each removal made "
-            "of them. `champion` serves; `challenger` is the newest removal.",
-        )
-    return client.create_model_version(
-        name,
+    create_model(
+        client,
+        receipt.dataset,
+        f"Models of {receipt.dataset}: the originals, and what each removal made of them. "
+        "`champion` serves; `challenger` is the newest removal.",
+    )
+    return create_next(
+        client,
+        receipt.dataset,
         source=f"models:/{model_id}",
         run_id=run_id,
         model_id=model_id,

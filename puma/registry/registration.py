@@ -19,11 +19,13 @@ from puma.registry.lineage import (
     verdict_tags,
 )
 from puma.registry.notes import describe, with_notes
+from puma.registry.settling import sweep
 from puma.registry.store import database, is_default, open_store, writing
 from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
     CHAMPION,
+    FINGERPRINT,
     aliases_of,
     find_aliases,
     find_version,
@@ -104,7 +106,7 @@ def missing(workspace: Workspace) -> str | None:
 
 
 def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> Registered:
-    found = find_version(client, receipt.dataset, receipt.fingerprint)
+    found = sweep(client, receipt.dataset, FINGERPRINT, receipt.fingerprint)
     created = found is None
     if found is None:
         found = create_version(client, workspace, receipt)

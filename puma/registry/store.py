@@ -7,11 +7,13 @@ artifacts under ``mlruns/``. MLFLOW_TRACKING_URI names another one (PostgreSQL, 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import re
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 EXPERIMENT = "puma"
+PATIENCE = 60  # seconds, with a migration by somebody else
 OVERRIDE = "MLFLOW_TRACKING_URI"
 REBUILD = "delete mlflow.db and mlruns/puma, then run `dvc repro`, which registers every version"
 
@@ -56,6 +59,9 @@ def tracking_uri(workspace: Workspace) -> str:
     if relative != uri and not Path(relative).is_absolute():
         # Left as it is, it would be another store in every working directory.
         return f"sqlite:///{workspace.root.resolve() / relative}"
+    if uri.startswith("postgresql://") and importlib.util.find_spec("psycopg2"):
+        # Which driver SQLAlchemy takes when none is named depends on its version.
+        return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
     return uri
 
 
@@ -68,9 +74,10 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def without_password(uri: str) -> str:
-    """``uri`` as it may be shown."""
-    return re.sub(r"//[^@/]*@", "//***@", uri)
+def without_password(text: str) -> str:
+    """An address, or a message that may hold one, as it may be shown."""
+    hidden = re.sub(r"//\S*@", "//***@", text)  # the last @: a password may hold one, or a slash
+    return re.sub(r"(password=)[^&\s]*", r"\1***", hidden)
 
 
 def open_store(workspace: Workspace) -> MlflowClient:
@@ -91,7 +98,7 @@ def open_store(workspace: Workspace) -> MlflowClient:
     folder = workspace.root / ".puma"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # MLflow's first migration is not safe against a second process that starts it too.
-    with FileLock(folder / "mlflow.lock"):
+    with FileLock(folder / "mlflow.lock"), _alone(uri):
         if is_default():
             _refuse_file_store(workspace)
             _create(workspace)
@@ -188,6 +195,34 @@ def _refuse_unknown_schema(path: Path) -> None:
         )
 
 
+@contextlib.contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Held by whoever may be the first in a PostgreSQL database, on whatever machine.
+
+    Raises RegistryError, sooner than MLflow would, for a database that cannot be reached.
+    """
+    if not uri.startswith("postgresql"):
+        yield
+        return
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    with contextlib.ExitStack() as held:
+        try:
+            connection = held.enter_context(create_engine(uri, poolclass=NullPool).connect())
+            connection.execute(text(f"SET LOCAL lock_timeout = '{PATIENCE}s'"))
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('puma'))"))
+        except ImportError as error:
+            raise RegistryError(
+                f"{without_password(uri)}: its driver is not installed ({error}); run "
+                "`pip install 'puma-unlearning[postgresql]'`"
+            ) from error
+        except SQLAlchemyError as error:
+            raise _cannot_open(uri, error) from error
+        yield
+
+
 def _connect(uri: str) -> MlflowClient:
     from alembic.util import CommandError
     from mlflow import MlflowClient
@@ -198,9 +233,13 @@ def _connect(uri: str) -> MlflowClient:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_registered_models(max_results=1)
     except (MlflowException, SQLAlchemyError, CommandError) as error:
-        what = without_password(str(error).splitlines()[0])
-        raise RegistryError(f"{without_password(uri)}: {_remedy(uri, what)}") from error
+        raise _cannot_open(uri, error) from error
     return client
+
+
+def _cannot_open(uri: str, error: Exception) -> RegistryError:
+    what = without_password(str(error).splitlines()[0])
+    return RegistryError(f"{without_password(uri)}: {_remedy(uri, what)}")
 
 
 def _remedy(uri: str, what: str) -> str:
@@ -218,6 +257,16 @@ def _remedy(uri: str, what: str) -> str:
     )
 
 
+def _create_experiment(client: MlflowClient, location: str | None) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_experiment(EXPERIMENT, artifact_location=location)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # somebody else was quicker
+            raise
+
+
 def _check_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> None:
     """Make experiment ``puma`` where it is missing; refuse one that cannot take artifacts.
 
@@ -226,9 +275,8 @@ def _check_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> N
     """
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
-        location = None if is_server(uri) else _artifacts(workspace)
-        client.create_experiment(EXPERIMENT, artifact_location=location)
-        return
+        _create_experiment(client, None if is_server(uri) else _artifacts(workspace))
+        experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment.lifecycle_stage != "active":
         raise RegistryError(
             f"{without_password(uri)}: experiment {EXPERIMENT!r} was deleted, and the runs of "

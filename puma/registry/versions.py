@@ -74,9 +74,7 @@ def model_name(dataset: str) -> str:
 
 def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
     """The version of a receipt, the oldest should there be two; None when there is none."""
-    found = client.search_model_versions(
-        f"name='{model_name(dataset)}' and tags.`{FINGERPRINT}` = '{fingerprint}'"
-    )
+    found = every_version(client, dataset, f"tags.`{FINGERPRINT}` = '{fingerprint}'")
     return min(found, key=lambda version: int(version.version), default=None)
 
 
@@ -106,15 +104,17 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    found = _every(client, f"name='{model_name(dataset)}'")
+    found = every_version(client, dataset)
     return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
 
 
-def _every(client: MlflowClient, query: str) -> list[ModelVersion]:
-    page = client.search_model_versions(query)
+def every_version(client: MlflowClient, dataset: str, query: str = "") -> list[ModelVersion]:
+    """The versions of ``dataset``'s model, in no order, that MLflow's ``query`` finds."""
+    asked = f"name='{model_name(dataset)}'" + (f" and {query}" if query else "")
+    page = client.search_model_versions(asked)
     found = list(page)
     while page.token:
-        page = client.search_model_versions(query, page_token=page.token)
+        page = client.search_model_versions(asked, page_token=page.token)
         found += page
     return found
 
