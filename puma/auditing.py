@@ -3,8 +3,12 @@ the audit does not train models again."""
 
 from __future__ import annotations
 
-from puma.audit import AuditReport, Evidence, LiRA, Population, ShadowAttack
-from puma.audit.evidence import WITH, WITHOUT
+from dataclasses import replace
+
+import numpy as np
+
+from puma.audit import AuditReport, Evidence, LiRA, Population, ShadowAttack, without
+from puma.audit.evidence import WITH, WITHOUT, train_without
 from puma.deletion import DeletionSet, project_key
 from puma.errors import DataError
 from puma.files import write_json
@@ -21,6 +25,27 @@ def load_evidence(workspace: Workspace, name: str, original: str = ORIGINAL) -> 
         Population.load(workspace.reference(name, original, WITH)),
         Population.load(workspace.reference(name, original, WITHOUT)),
     )
+
+
+def evidence_for(
+    workspace: Workspace,
+    deletion_set: DeletionSet,
+    original: str = ORIGINAL,
+    *,
+    progress: bool = True,
+) -> Evidence:
+    """What audits of ``deletion_set`` compare with, whatever request the pipeline answers.
+
+    Models without its rows are trained where those of the reference stage answer another one;
+    all the others are the stages'.
+    """
+    data, settings = deletion_set.dataset, workspace.settings
+    evidence = load_evidence(workspace, data.name, original)
+    expected = without(data, deletion_set, settings.audit.models)
+    if np.array_equal(evidence.without_rows.member, expected):
+        return evidence
+    trained = train_without(data, deletion_set, original, settings, progress=progress)
+    return replace(evidence, without_rows=trained)
 
 
 def record_audit(

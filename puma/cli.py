@@ -148,7 +148,7 @@ def audit(
     from puma.reaudit import audit_version
 
     with crash_tells_nothing():
-        row, report = audit_version(workspace, dataset, version)
+        row, report = audit_version(workspace, dataset, version, progress=True)
     verdict = report.verdict
     if as_json:
         found = {

@@ -15,6 +15,10 @@ class DataError(PumaError, ValueError):
     """A dataset is missing, malformed, or does not fit the request."""
 
 
+class AbsentError(DataError):
+    """What is needed is not here, which need not be anybody's mistake."""
+
+
 class DeletionError(PumaError, ValueError):
     """A deletion set cannot be honoured as written; nothing was changed.
 

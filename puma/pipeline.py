@@ -47,7 +47,7 @@ def load_model(workspace: Workspace, name: str, version: str) -> nn.Module:
     """
     receipt = Receipt.read(workspace.receipt(name, version))
     dataset = Dataset.load(workspace.data(name))
-    path = workspace.root / receipt.weights
+    path = workspace.weights(name, version)
     model = load_weights(build_model(receipt.model, dataset, seed=receipt.seed), path).eval()
     if weights_digest(model) != receipt.weights_digest:
         raise ModelError(f"{path} is not what its receipt describes; run `dvc repro`")

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from puma.audit import AuditReport, answers_to, audit_removal
-from puma.auditing import load_evidence
+from puma.auditing import evidence_for
 from puma.data import Dataset
-from puma.deletion import project_key
 from puma.errors import AuditError
+from puma.ledger import find_data, find_request
 from puma.pipeline import load_deletion_set
-from puma.registry import VersionRow, load_predictor, open_store
-from puma.registry.versions import find_row
+from puma.registry import VersionRow, list_versions, load_predictor, open_store
+from puma.registry.versions import choose_row
 from puma.settings import original_of
 from puma.workspace import Workspace
 
@@ -22,42 +22,40 @@ BATCH = 64
 
 
 def audit_version(
-    workspace: Workspace, dataset: str, version_or_alias: str | int
+    workspace: Workspace, dataset: str, version_or_alias: str | int, *, progress: bool = False
 ) -> tuple[VersionRow, AuditReport]:
     """Audit a registered version by the answers of the registered models themselves.
 
-    Its parent is asked too; an original is its own. The request is the current one of the
-    dataset, which a removal must have been made for.
+    Its parent is asked too; an original is its own. The request is the one that a removal was
+    made for; of an original, the current one of the dataset.
 
-    Raises RegistryError when there is no such version or it cannot be loaded, and AuditError
-    when it was not registered by PUMA, or from other data or for another request than the
-    project holds now.
+    Raises RegistryError when there is no such version or it cannot be loaded, AuditError when it
+    was not registered by PUMA, and DataError when the project does not hold its data or request.
     """
-    row = find_row(open_store(workspace), dataset, version_or_alias)
+    rows = list_versions(open_store(workspace), dataset)
+    row = choose_row(rows, dataset, version_or_alias)
     if not row.method:
         raise AuditError(
             f"version {row.version} of {dataset!r} was not registered by PUMA, so that nothing "
             "says what it was trained on; audit one that `puma versions` lists with a method"
         )
-    data = Dataset.load(workspace.data(dataset))
-    if row.data_digest != data.digest:
+    if row.parent_version not in {None, *(each.version for each in rows)}:
         raise AuditError(
-            f"version {row.version} of {dataset!r} was trained on other data than "
-            f"{workspace.data(dataset)} holds now; check out the data of that version"
+            f"version {row.version}'s parent, version {row.parent_version}, is not registered any "
+            "more, and an audit compares the answers of both; the audit that was made when it was "
+            "is in the certificate"
         )
-    deletion_set = load_deletion_set(workspace, data)
-    if row.deletion_digest not in (None, deletion_set.digest(project_key(workspace.key))):
-        raise AuditError(
-            f"version {row.version} of {dataset!r} answers another request than the one in "
-            f"{workspace.deletion_set(dataset)}; put that version's request back and run "
-            "`dvc repro`"
-        )
+    data = find_data(workspace, dataset, row.data_digest)
+    if row.deletion_digest is None:
+        deletion_set = load_deletion_set(workspace, data)
+    else:
+        deletion_set = find_request(workspace, data, row.deletion_digest)
     after = _logits(load_predictor(workspace, dataset, row.version), data)
     before = after
     if row.parent_version is not None:
         before = _logits(load_predictor(workspace, dataset, row.parent_version), data)
     answers = answers_to(before, after, data)
-    evidence = load_evidence(workspace, dataset, original_of(row.method))
+    evidence = evidence_for(workspace, deletion_set, original_of(row.method), progress=progress)
     return row, audit_removal(answers, data, deletion_set, evidence, workspace.settings.audit)
 
 

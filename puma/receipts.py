@@ -19,14 +19,13 @@ from puma.workspace import Workspace
 
 RETRAIN = "retrain"
 BEFORE = ("attack_rate", "attack_auc", "removed_loss")
-MEASURED = ("metrics", "loss_curve", "weights", "verdict", "verdict_reason", "unresolved")
 
 
-class Receipt(Strict):
-    """One model version. ``parent`` and the deletion fields are None for an original.
+class Identity(Strict):
+    """All that makes one model version what it is, measurements excluded.
 
-    ``metrics`` are floats in the units of their names; ``loss_curve`` is the mean training
-    loss (nats) per epoch; ``weights`` is a path relative to the project root.
+    ``parent``, a fingerprint, and the deletion fields are None for an original. The deletion
+    digest and the counts are of everybody whom the version is without.
     """
 
     dataset: str
@@ -35,7 +34,6 @@ class Receipt(Strict):
     data_digest: str
     weights_digest: str
     predictions_digest: str
-    weights: str
     model: ModelSettings
     shape: tuple[int, ...]
     classes: tuple[str, ...]
@@ -44,20 +42,36 @@ class Receipt(Strict):
     n_removed: int = 0
     n_subjects: int = 0
     parameters: dict[str, str | int | float] = Field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """As JSON, with sorted keys."""
+        own = self.model_dump(mode="json", include=set(Identity.model_fields))
+        return json.dumps(own, sort_keys=True)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the version: the digest of its identity.
+
+        Two runs of the same removal on the same weights share it, however long they took.
+        """
+        return sha256(self.identity.encode())
+
+
+class Receipt(Identity):
+    """One model version and what was measured of it.
+
+    ``metrics`` are floats in the units of their names; ``loss_curve`` is the mean training
+    loss (nats) per epoch; ``weights`` is a path relative to the project root, None where no
+    stage keeps them.
+    """
+
+    weights: str | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     loss_curve: tuple[float, ...] = ()
     verdict: str | None = None
     verdict_reason: str | None = None
     unresolved: tuple[str, ...] = ()
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the version: digest of all that makes it what it is, measurements excluded.
-
-        Two runs of the same removal on the same weights share it, however long they took.
-        """
-        identity = self.model_dump(mode="json", exclude=set(MEASURED))
-        return sha256(json.dumps(identity, sort_keys=True).encode())
 
     def write(self, path: Path) -> None:
         write_json(path, self.model_dump(mode="json"))

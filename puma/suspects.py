@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from puma import predictions
 from puma.data import Dataset
 from puma.debugging import RANKERS, Loss, Ranker, resolve_ranker
-from puma.deletion import SUBJECT, project_key
-from puma.errors import DataError, RegistryError, SettingsError
+from puma.deletion import SUBJECT
+from puma.errors import RegistryError, SettingsError
 from puma.files import PRIVATE, write_text
-from puma.pipeline import load_deletion_set, load_model
+from puma.ledger import find_data, find_request
 from puma.receipts import Receipt
 from puma.registry import VersionRow, list_versions, model_name, open_store
+from puma.registry.loading import load_module
 from puma.registry.versions import find_row
 from puma.workspace import Workspace
 
@@ -181,35 +182,20 @@ def load_version(
     """A registered version with trainable layers, and the dataset with the rows it learnt from.
 
     ``version``: a number, an alias, or the name of a version of params.yaml, such as "original".
-    The weights are the project's own, which the version's fingerprint vouches for: what the
-    registry serves is an exported graph, whose layers cannot be told apart any more. A removal
-    has not learnt from the rows that it took out, so that these are left out.
+    A removal has not learnt from the rows that it took out, so that these are left out.
 
-    Raises RegistryError when there is no such version, or when it is not one that the project
-    holds the weights of; DataError when the data or the request changed since.
+    Raises RegistryError when there is no such version, or PUMA did not register it; DataError
+    when the project does not hold its data or its request.
     """
     row = _find(workspace, dataset, version)
-    if _fingerprint(workspace, dataset, row.method) != row.fingerprint:
-        raise RegistryError(
-            f"version {row.version} of {dataset!r} is not one whose weights this project holds "
-            f"now, and only these can be ranked by: {_current(workspace, dataset)}; choose one "
-            "of them, or check out what that version was made from and run `dvc repro`"
-        )
-    data = Dataset.load(workspace.data(dataset))
-    if row.data_digest != data.digest:
-        raise DataError(
-            f"version {row.version} of {dataset!r} was trained on other data than "
-            f"{workspace.data(dataset)} holds now; run `dvc repro`"
-        )
+    client = open_store(workspace)
+    found = client.get_model_version(model_name(dataset), str(row.version))
+    model = load_module(client, found, workspace)
+    data = find_data(workspace, dataset, row.data_digest)
     if row.deletion_digest is not None:
-        removed = load_deletion_set(workspace, data)
-        if row.deletion_digest != removed.digest(project_key(workspace.key)):
-            raise DataError(
-                f"version {row.version} of {dataset!r} answers another request than the one in "
-                f"{workspace.deletion_set(dataset)}; run `dvc repro`"
-            )
+        removed = find_request(workspace, data, row.deletion_digest)
         data = replace(data, train=data.train.without(removed.rows))
-    return row, load_model(workspace, dataset, row.method), data
+    return row, model, data
 
 
 def _ranker(method: str, criterion: str | None, weight_decay: float) -> tuple[Ranker, str | None]:
@@ -233,26 +219,11 @@ def _find(workspace: Workspace, dataset: str, version: str | int) -> VersionRow:
     client = open_store(workspace)
     if str(version) not in workspace.settings.versions:
         return find_row(client, dataset, version)
-    fingerprint = _fingerprint(workspace, dataset, str(version))
+    fingerprint = Receipt.read(workspace.receipt(dataset, str(version))).fingerprint
     for row in list_versions(client, dataset):
         if row.fingerprint == fingerprint:
             return row
     raise RegistryError(f"{version!r} of {dataset!r} is not registered yet; run `dvc repro`")
-
-
-def _fingerprint(workspace: Workspace, dataset: str, name: str) -> str | None:
-    """Of the version ``name`` that the project holds; None when it holds none."""
-    path = workspace.receipt(dataset, name)
-    return Receipt.read(path).fingerprint if name and path.exists() else None
-
-
-def _current(workspace: Workspace, dataset: str) -> str:
-    """The versions whose weights the project holds, in words."""
-    names = workspace.settings.versions
-    held = {_fingerprint(workspace, dataset, name) for name in names}
-    rows = list_versions(open_store(workspace), dataset)
-    found = [f"{row.version} ({row.method})" for row in rows if row.fingerprint in held]
-    return ", ".join(found) or f"none of {model_name(dataset)}"
 
 
 def _holds(path: Path, text: str) -> bool:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from puma.audit.attacks import ATTACKS, Attack
 from puma.audit.lira import LiRA
-from puma.audit.population import Population, everybody, halves, seeds_of, train_population, without
+from puma.audit.population import (
+    Mask,
+    Population,
+    everybody,
+    halves,
+    seeds_of,
+    train_population,
+    without,
+)
 from puma.audit.shadow import ShadowAttack
 from puma.data.base import Dataset
 from puma.deletion import DeletionSet
@@ -67,24 +75,45 @@ def train_references(
     SISA's ensembles are compared with SISA's, so that what the method does to every row's
     answer is not taken for what the removal did to some.
     """
-    seeds, count = _seeds(settings), settings.audit.models
-    with_rows, without_rows = (
-        train_population(
-            dataset,
-            members,
-            build_trainer(original, settings),
-            settings.model,
-            seed=seeds[name],
-            jobs=settings.audit.jobs or cores(),
-            label=f"{original} {name} the rows",
-            progress=progress,
-        )
-        for name, members in (
-            (WITH, everybody(dataset, count)),
-            (WITHOUT, without(dataset, deletion_set, count)),
-        )
+    count = settings.audit.models
+    return (
+        _train(WITH, everybody(dataset, count), dataset, original, settings, progress=progress),
+        train_without(dataset, deletion_set, original, settings, progress=progress),
     )
-    return with_rows, without_rows
+
+
+def train_without(
+    dataset: Dataset,
+    deletion_set: DeletionSet,
+    original: str,
+    settings: Settings,
+    *,
+    progress: bool = True,
+) -> Population:
+    """Of :func:`train_references`, those without the rows, which alone depend on them."""
+    members = without(dataset, deletion_set, settings.audit.models)
+    return _train(WITHOUT, members, dataset, original, settings, progress=progress)
+
+
+def _train(
+    name: str,
+    members: Mask,
+    dataset: Dataset,
+    original: str,
+    settings: Settings,
+    *,
+    progress: bool,
+) -> Population:
+    return train_population(
+        dataset,
+        members,
+        build_trainer(original, settings),
+        settings.model,
+        seed=_seeds(settings)[name],
+        jobs=settings.audit.jobs or cores(),
+        label=f"{original} {name} the rows",
+        progress=progress,
+    )
 
 
 def _seeds(settings: Settings) -> dict[str, int]:

@@ -6,13 +6,13 @@ command line says of a project does not need it.
 
 from __future__ import annotations
 
+from puma.registry.loading import load_predictor
 from puma.registry.registration import Registered, all_registered, missing, register_all
 from puma.registry.store import open_store, tracking_uri
 from puma.registry.versions import (
     VersionRow,
     find_version,
     list_versions,
-    load_predictor,
     model_name,
 )
 

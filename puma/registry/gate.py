@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from puma.errors import RegistryError
+from puma.registry.loading import registered_weights
 from puma.registry.verification import check_fields
 from puma.registry.versions import (
     AUDITED_DELETION,
@@ -13,7 +14,6 @@ from puma.registry.versions import (
     VERDICT_REASON,
     WEIGHTS,
     VersionRow,
-    registered_weights,
 )
 
 if TYPE_CHECKING:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
@@ -17,6 +20,7 @@ from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
     FINGERPRINT,
+    IDENTITY,
     UNRESOLVED,
     VERDICT,
     VERDICT_REASON,
@@ -35,14 +39,31 @@ ABSENT = "-"  # what MLflow's compare page shows for a value that is not there
 DATASET_DIGEST_LENGTH = 36  # MLflow's limit
 
 
-def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> ModelVersion:
-    """Log the run and the model of ``receipt``, and register them.
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """What a version is made of: its receipt, its model on the CPU in eval mode, the folder of
+    the audit's pictures, and tags besides those that every version has."""
+
+    receipt: Receipt
+    model: nn.Module
+    figures: Path
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def staged(workspace: Workspace, receipt: Receipt) -> Draft:
+    """The draft of what the pipeline's stages left. Raises as :func:`rebuild_model` does."""
+    model = rebuild_model(workspace, receipt)
+    return Draft(receipt, model, workspace.figures(receipt.dataset, receipt.method))
+
+
+def create_version(client: MlflowClient, workspace: Workspace, draft: Draft) -> ModelVersion:
+    """Log the run and the model of ``draft``, and register them.
 
     The version is created last, with all of its tags in the one call, so that a process that
     dies on the way leaves none; the run of a failed attempt ends as FAILED. Raises
-    RegistryError, before anything is logged, for weights that are not the receipt's and for a
-    parent that is not registered.
+    RegistryError, before anything is logged, for a parent that is not registered.
     """
+    receipt = draft.receipt
     import mlflow
 
     if mlflow.active_run():
@@ -51,7 +72,6 @@ def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt)
             "every version gets a run of its own"
         )
     parent = find_parent(client, receipt)
-    model = rebuild_model(workspace, receipt)
     source = source_tags(workspace.root)
     run = client.create_run(
         experiment_id(client), run_name=f"{receipt.dataset} {receipt.method}", tags=source
@@ -59,13 +79,14 @@ def create_version(client: MlflowClient, workspace: Workspace, receipt: Receipt)
     run_id = run.info.run_id
     try:
         with mlflow.start_run(run_id=run_id):
-            model_id = _log_model(model, receipt, source)
+            model_id = _log_model(draft.model, receipt, source)
             _log_inputs(receipt, parent)
             client.log_batch(run_id, params=_params(receipt, parent))
             log_metrics(client, run_id, model_id, receipt)
             _log_curve(client, run_id, receipt)
-            log_figures(client, workspace, run_id, receipt)
-            tags = _tags(receipt, parent)
+            log_figures(client, run_id, receipt, draft.figures)
+            client.log_text(run_id, receipt.identity, IDENTITY)
+            tags = {**_tags(receipt, parent), **draft.tags}
             tags |= log_certificate(client, receipt.dataset, tags, run_id, parent)
         made = _register(client, receipt, parent, run_id, model_id, tags)
     except BaseException:
@@ -95,7 +116,7 @@ def rebuild_model(workspace: Workspace, receipt: Receipt) -> nn.Module:
     from puma.models import load_weights, new_model, weights_digest
 
     model = new_model(receipt.model, receipt.shape, len(receipt.classes), seed=receipt.seed)
-    path = workspace.root / receipt.weights
+    path = workspace.weights(receipt.dataset, receipt.method)
     found = weights_digest(load_weights(model, path))
     if found != receipt.weights_digest:
         raise RegistryError(
@@ -126,14 +147,13 @@ def verdict_tags(receipt: Receipt) -> dict[str, str]:
     return tags
 
 
-def log_figures(client: MlflowClient, workspace: Workspace, run_id: str, receipt: Receipt) -> None:
+def log_figures(client: MlflowClient, run_id: str, receipt: Receipt, folder: Path) -> None:
     """Put the audit's pictures, and nothing else, beside the model, in place of earlier ones.
 
     Raises RegistryError for an audited receipt without any.
     """
     if receipt.verdict is None:
         return
-    folder = workspace.figures(receipt.dataset, receipt.method)
     pictures = sorted(folder.glob("*.png"))
     if not pictures:
         raise RegistryError(

@@ -16,6 +16,7 @@ from puma.registry.lineage import (
     find_parent,
     log_figures,
     log_metrics,
+    staged,
     verdict_tags,
 )
 from puma.registry.notes import describe, with_notes
@@ -109,7 +110,7 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> R
     found = sweep(client, receipt.dataset, FINGERPRINT, receipt.fingerprint)
     created = found is None
     if found is None:
-        found = create_version(client, workspace, receipt)
+        found = create_version(client, workspace, staged(workspace, receipt))
     elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, receipt):
         _update(client, workspace, found, receipt, logged)
     elif CERTIFICATE not in found.tags:  # registered before there were any, or cut short
@@ -135,7 +136,7 @@ def _update(
     """Let a version show what it was measured to be now; of a removal, the certificate, too."""
     updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
     # The pictures first, as they may be missing; the metrics are what says that this was done.
-    log_figures(client, workspace, found.run_id, receipt)
+    log_figures(client, found.run_id, receipt, workspace.figures(receipt.dataset, receipt.method))
     described = describe(updated, find_parent(client, receipt))
     if receipt.parent is not None:
         withdraw(client, found)

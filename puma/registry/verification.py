@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from puma.errors import DataError, DeletionError, RegistryError
+from puma.errors import AbsentError, DataError, DeletionError, RegistryError
 from puma.registry.certificate import (
     FILE,
     KEPT,
@@ -18,7 +18,8 @@ from puma.registry.certificate import (
     digest,
     read_artifact,
 )
-from puma.registry.findings import Finding, Verification, differences, differs
+from puma.registry.findings import Finding, State, Verification, differences, differs
+from puma.registry.loading import registered_weights
 from puma.registry.store import open_store
 from puma.registry.versions import (
     CERTIFICATE,
@@ -30,7 +31,6 @@ from puma.registry.versions import (
     list_versions,
     model_name,
     parent_version,
-    registered_weights,
 )
 from puma.workspace import Workspace
 
@@ -191,52 +191,35 @@ def _weights(found: ModelVersion, trusted: dict[str, Any]) -> Iterator[Finding]:
 
 def _project(workspace: Workspace, dataset: str, trusted: dict[str, Any]) -> Iterator[Finding]:
     """The data, and the request, as far as they are here. The key is read, never made."""
-    from puma.data.base import Dataset
-    from puma.deletion import DeletionSet, project_key
+    from puma.ledger import find_data, find_request
 
-    path, name = workspace.data(dataset), "data_digest"
-    if not path.exists():
-        yield Finding(name, "skipped", f"{path} is not here")
-        if trusted["deletion"]:
+    name = "data_digest"
+    try:
+        data = find_data(workspace, dataset, trusted[name])
+    except DataError as error:
+        yield _not_told(name, error)
+        if isinstance(error, AbsentError) and trusted["deletion"]:
             yield Finding("deletion.digest", "skipped", "without the data it tells nothing")
         return
-    try:
-        data = Dataset.load(path)
-    except DataError as error:
-        yield Finding(name, "unknown", str(error))
-        return
-    if data.digest != trusted[name]:
-        why = f"{path} holds other data than this version was made from; check out that version's"
-        yield Finding(name, "unknown", why)
-        return
-    yield Finding(name, "holds", f"computed from {path}")
+    yield Finding(name, "holds", f"computed from {workspace.data(dataset)}")
     stated, name = trusted["deletion"], "deletion.digest"
     if stated is None:
         return
-    absent = [
-        str(each) for each in (workspace.deletion_set(dataset), workspace.key) if not each.exists()
-    ]
-    if absent:
-        yield Finding(name, "skipped", f"{' and '.join(absent)}: not here")
-        return
     try:
-        request = DeletionSet.read(workspace.deletion_set(dataset), data, allow_class_removal=True)
-        held = request.digest(project_key(workspace.key))
-    except DeletionError as error:
-        yield Finding(name, "unknown", str(error))
-        return
-    if held != stated["digest"]:
-        why = (
-            f"{workspace.deletion_set(dataset)} is another request, or {workspace.key} another "
-            "key, than this version was made with; put that version's back"
-        )
-        yield Finding(name, "unknown", why)
+        request = find_request(workspace, data, stated["digest"])
+    except (DataError, DeletionError) as error:
+        yield _not_told(name, error)
         return
     yield Finding(name, "holds", "computed from the request with the project's key")
     counted = {"rows": len(request), "subjects": len(request.subject_ids)}
     for name, count in counted.items():
         if count != stated[name]:
             yield differs(f"deletion.{name}", stated[name], count, "counted in the request")
+
+
+def _not_told(field: str, error: DataError | DeletionError) -> Finding:
+    state: State = "skipped" if isinstance(error, AbsentError) else "unknown"
+    return Finding(field, state, str(error))
 
 
 def _chain(client: MlflowClient, found: ModelVersion, refers: str | None) -> Iterator[Finding]:

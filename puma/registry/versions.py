@@ -1,4 +1,4 @@
-"""Reading the registry: which versions of a dataset's model there are, and loading one."""
+"""Reading the registry: which versions of a dataset's model there are."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
-from puma.registry.store import open_store
-from puma.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
-    from torch import Tensor
 
 FINGERPRINT = "puma.fingerprint"
 VERDICT = "puma.verdict"
@@ -31,6 +26,7 @@ SUPERSEDED_BY = "puma.superseded_by"
 CERTIFICATE = "puma.certificate"  # SHA-256 of the file; a version without it has none
 CERTIFICATE_PAGE = "puma.certificate_page"
 CERTIFICATE_REPLACED = "puma.certificate_replaced"
+IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 
@@ -176,56 +172,3 @@ def _choose(rows: list[VersionRow]) -> str:
         return "run `dvc repro` first"
     aliases = sorted({alias for row in rows for alias in row.aliases})
     return f"choose one of {', '.join([*(str(row.version) for row in rows), *aliases])}"
-
-
-def registered_weights(found: ModelVersion) -> str:
-    """The digest of the weights that the version's model really holds, as a receipt has it.
-
-    Raises RegistryError when the model cannot be loaded.
-    """
-    import mlflow.pytorch
-
-    from puma.models import weights_digest
-
-    try:
-        model = mlflow.pytorch.load_model(found.source)
-    except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise RegistryError(
-            f"{found.name} {found.version} cannot be loaded ({first}); restore mlruns/ from a "
-            "backup, or register the version again in a new store"
-        ) from error
-    return weights_digest(model)
-
-
-def load_predictor(
-    workspace: Workspace, dataset: str, version_or_alias: str | int
-) -> Callable[[Tensor], Tensor]:
-    """The registered model as a function: (n, d) float32 -> (n, classes) logits, any n >= 1.
-
-    Needs neither the class of the model nor a pickle. Raises RegistryError when there is no
-    such version or alias, or its files are gone.
-    """
-    client = open_store(workspace)
-    import mlflow.pytorch
-    import torch
-    from mlflow.exceptions import MlflowException
-
-    name = model_name(dataset)
-    wanted = str(version_or_alias)
-    try:
-        if wanted.isdigit():
-            found = client.get_model_version(name, wanted)
-        else:
-            found = client.get_model_version_by_alias(name, wanted)
-        model = mlflow.pytorch.load_model(found.source)
-    except (MlflowException, OSError) as error:
-        remedy = _choose(list_versions(client, dataset))
-        raise RegistryError(f"{name} {wanted!r} cannot be loaded ({error}); {remedy}") from error
-
-    @torch.no_grad()
-    def predict(features: Tensor) -> Tensor:
-        logits: Tensor = model(features)
-        return logits
-
-    return predict

@@ -320,7 +320,7 @@ def test_parent_that_is_not_registered_is_named(workspace: Workspace) -> None:
     client = open_store(workspace)
     removal = read_receipts(workspace, DATASET)[2]
     with pytest.raises(RegistryError, match=r"its parent, fingerprint .* is not registered"):
-        lineage.create_version(client, workspace, removal)
+        lineage.create_version(client, workspace, lineage.staged(workspace, removal))
     assert find_version(client, DATASET, removal.fingerprint) is None
 
 

@@ -1,0 +1,58 @@
+"""What a version was made from, found again by its digests: the data, and whom it is without."""
+
+from __future__ import annotations
+
+from puma.data.base import Dataset
+from puma.deletion import DeletionSet, project_key
+from puma.errors import AbsentError, DataError
+from puma.workspace import Workspace
+
+
+def find_data(workspace: Workspace, dataset: str, digest: str) -> Dataset:
+    """The project's data, if it is that of ``digest``.
+
+    Raises AbsentError when there is none, DataError for other data.
+    """
+    path = workspace.data(dataset)
+    if not path.exists():
+        raise AbsentError(f"{path} is not here; run `dvc repro` to prepare it")
+    data = Dataset.load(path)
+    if data.digest != digest:
+        raise DataError(
+            f"{path} holds other data than this version was made from; check out that version's "
+            "and run `dvc repro`"
+        )
+    return data
+
+
+def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSet:
+    """Everybody who was removed for the deletion set of ``digest``.
+
+    Looked for among the answered requests, then in what the pipeline acts on. The key is read,
+    never made. Raises AbsentError when neither is here, or no key; DataError when what is here is
+    another request, or was keyed otherwise; DeletionError for a file that is no request.
+    """
+    if not workspace.key.exists():
+        raise AbsentError(
+            f"{workspace.key} is not here, and digests cannot be compared without it; restore it "
+            "from a backup"
+        )
+    key = project_key(workspace.key)
+    kept, current = workspace.answered(data.name, digest), workspace.deletion_set(data.name)
+    here = [path for path in (kept, current) if path.exists()]
+    if not here:
+        raise AbsentError(f"neither {kept} nor {current} is here; put that version's request back")
+    for path in here:
+        found = DeletionSet.read(path, data, allow_class_removal=True)
+        if found.digest(key) == digest:
+            return found
+    raise DataError(
+        f"{' and '.join(map(str, here))}: another request, or {workspace.key} another key, than "
+        f"this version was made with; put that version's back, the request as {kept}"
+    )
+
+
+def keep_request(workspace: Workspace, deletion_set: DeletionSet) -> None:
+    """Keep an answered request, for its owner's eyes alone; later removals build on it."""
+    digest = deletion_set.digest(project_key(workspace.key))
+    deletion_set.write(workspace.answered(deletion_set.dataset.name, digest), reason="answered")

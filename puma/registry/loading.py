@@ -1,0 +1,169 @@
+"""Loading a registered model. Nothing here runs what a file says: exported graphs and JSON only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from puma.errors import ModelError, RegistryError
+from puma.receipts import Identity
+from puma.registry.certificate import read_artifact
+from puma.registry.store import open_store
+from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name
+from puma.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+    from torch import Tensor, nn
+
+ARCHIVE = Path("data", "model.pt2")  # in a logged model's folder
+PICKLES = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
+RESTORE = "restore mlruns/ from a backup, or register the version again in a new store"
+
+
+def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn.Module:
+    """The graph that was registered as ``found``: its weights, but not its layers.
+
+    ``allow_pickle``: the names, such as "puma-toy/4", of versions that may be pickles. Loading a
+    pickle RUNS the program in it: name only what you would run.
+
+    Raises RegistryError when it cannot be loaded, and for any other pickle, unread.
+    """
+    import mlflow.artifacts
+    import mlflow.pytorch
+
+    name = f"{found.name}/{found.version}"
+    try:
+        with tempfile.TemporaryDirectory(prefix="puma-") as folder:
+            # MLflow's own copy of what it fetches would stay behind.
+            fetched = Path(mlflow.artifacts.download_artifacts(found.source, dst_path=folder))
+            if not (fetched / "MLmodel").is_file():
+                raise RegistryError(f"{name} cannot be loaded (its files are gone); {RESTORE}")
+            if name in allow_pickle:
+                loaded: nn.Module = mlflow.pytorch.load_model(str(fetched), weights_only=False)
+                return loaded
+            if not (fetched / ARCHIVE).is_file():
+                raise RegistryError(
+                    f"{name} is no exported graph (it has no {ARCHIVE}), so that loading it may "
+                    "run whatever is in it, and PUMA did not register it; if you trust its maker, "
+                    f"allow it by name: load_predictor(…, allow_pickle=['{name}'])"
+                )
+            with _no_pickle():
+                return mlflow.pytorch.load_model(str(fetched))
+    except RegistryError:
+        raise
+    except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise RegistryError(f"{name} cannot be loaded ({first}); {RESTORE}") from error
+
+
+@contextlib.contextmanager
+def _no_pickle() -> Iterator[None]:
+    """MLflow looks into an archive for pickles only where the environment forbids them."""
+    before = os.environ.get(PICKLES)
+    os.environ[PICKLES] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PICKLES]
+        else:
+            os.environ[PICKLES] = before
+
+
+def registered_weights(found: ModelVersion) -> str:
+    """The digest of the weights that the version's model really holds, as a receipt has it.
+
+    Raises RegistryError when the model cannot be loaded.
+    """
+    from puma.models import weights_digest
+
+    return weights_digest(load_graph(found))
+
+
+def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
+    """What ``found`` was registered as. Raises RegistryError when its run does not say."""
+    name = f"{found.name}/{found.version}"
+    text = read_artifact(client, found.run_id, IDENTITY) if found.run_id else None
+    if FINGERPRINT not in found.tags or text is None:
+        raise RegistryError(
+            f"{name} has no {IDENTITY}: it was not registered by PUMA, or by an earlier one, and "
+            "nothing says how its model is built; choose another version"
+        )
+    try:
+        identity = Identity.model_validate_json(text)
+    except ValidationError as error:
+        raise RegistryError(
+            f"{IDENTITY} of {name} was changed ({error.error_count()} problems); {RESTORE}"
+        ) from error
+    if identity.fingerprint != found.tags[FINGERPRINT]:
+        raise RegistryError(
+            f"{IDENTITY} of {name} or its tag {FINGERPRINT} was changed: they do not agree; "
+            f"{RESTORE}"
+        )
+    return identity
+
+
+def load_module(client: MlflowClient, found: ModelVersion, workspace: Workspace) -> nn.Module:
+    """The registered model with its layers, on the CPU in eval mode, to be trained or patched.
+
+    Raises RegistryError as :func:`load_graph` and :func:`load_identity` do, when the weights are
+    not those that were registered, and for a model of the user's own that params.yaml does not
+    name: to build one is to run it.
+    """
+    from puma.models import new_model, weights_digest
+
+    identity, name = load_identity(client, found), f"{found.name}/{found.version}"
+    trusted = workspace.settings.model.name
+    if ":" in identity.model.name and identity.model.name != trusted:
+        raise RegistryError(
+            f"{name} is of {identity.model.name!r}, and params.yaml names the model {trusted!r}; "
+            "code is run only by the name that params.yaml gives: name it there if you trust it"
+        )
+    graph = load_graph(found)
+    try:
+        module = new_model(
+            identity.model, identity.shape, len(identity.classes), seed=identity.seed
+        )
+        module.load_state_dict(graph.state_dict())
+    except (ModelError, RuntimeError) as error:
+        raise RegistryError(
+            f"{name} does not fit the model that it was registered as ({error}); {RESTORE}"
+        ) from error
+    if weights_digest(module) != found.tags.get(WEIGHTS):
+        raise RegistryError(f"{name} has other weights than were registered; {RESTORE}")
+    return module.eval()
+
+
+def load_predictor(
+    workspace: Workspace,
+    dataset: str,
+    version_or_alias: str | int,
+    *,
+    allow_pickle: Collection[str] = (),
+) -> Callable[[Tensor], Tensor]:
+    """The registered model as a function: (n, d) float32 -> (n, classes) logits, any n >= 1.
+
+    Needs neither the class of the model nor a pickle. Raises RegistryError when there is no
+    such version or alias, and as :func:`load_graph` does.
+    """
+    import torch
+
+    client = open_store(workspace)
+    row = find_row(client, dataset, version_or_alias)
+    found = client.get_model_version(model_name(dataset), str(row.version))
+    model = load_graph(found, allow_pickle=allow_pickle)
+
+    @torch.no_grad()
+    def predict(features: Tensor) -> Tensor:
+        logits: Tensor = model(features)
+        return logits
+
+    return predict
