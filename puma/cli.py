@@ -191,7 +191,8 @@ def ui(
 ) -> None:
     """Serve the MLflow UI of this project's registry, until Ctrl-C."""
     workspace = Workspace.find()
-    from puma.registry.store import is_server, open_store, tracking_uri, without_password
+    from puma.registry.faults import without_password
+    from puma.registry.store import is_server, open_store, tracking_uri
 
     uri = tracking_uri(workspace)
     if is_server(uri):
@@ -277,8 +278,10 @@ def _unknown(ids: tuple[str, ...]) -> str:
 
 def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:
     from puma.registry import list_versions, open_store
+    from puma.registry.store import reaching
 
-    return list_versions(open_store(workspace), dataset)
+    with reaching(workspace):
+        return list_versions(open_store(workspace), dataset)
 
 
 def _refuse_busy(host: str, port: int) -> None:

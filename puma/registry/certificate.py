@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
 from puma.registry import environment
+from puma.registry.faults import is_away
 from puma.registry.page import page
 from puma.registry.versions import (
     AUDITED_DELETION,
@@ -224,5 +225,7 @@ def read_artifact(client: MlflowClient, run_id: str, path: str) -> str | None:
 
     try:
         return Path(client.download_artifacts(run_id, path)).read_text(encoding="utf-8")
-    except (MlflowException, OSError, UnicodeDecodeError):
+    except (MlflowException, OSError, UnicodeDecodeError) as error:
+        if is_away(error):
+            raise
         return None

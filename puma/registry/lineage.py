@@ -13,6 +13,7 @@ from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry.certificate import log_certificate
 from puma.registry.environment import source_tags
+from puma.registry.faults import first_line, is_fault
 from puma.registry.notes import describe
 from puma.registry.settling import create_model, create_next, settle
 from puma.registry.store import experiment_id
@@ -89,10 +90,20 @@ def create_version(client: MlflowClient, workspace: Workspace, draft: Draft) -> 
             tags = {**_tags(receipt, parent), **draft.tags}
             tags |= log_certificate(client, receipt.dataset, tags, run_id, parent)
         made = _register(client, receipt, parent, run_id, model_id, tags)
-    except BaseException:
-        client.set_terminated(run_id, status="FAILED")
+    except BaseException as error:
+        _end_as_failed(client, run_id, error)
         raise
     return settle(client, receipt.dataset, FINGERPRINT, receipt.fingerprint, made)
+
+
+def _end_as_failed(client: MlflowClient, run_id: str, error: BaseException) -> None:
+    """The store may be what failed: then ``error`` says so, and the run stays as it is."""
+    try:
+        client.set_terminated(run_id, status="FAILED")
+    except Exception as second:
+        if not is_fault(second):
+            raise
+        error.add_note(f"run {run_id} could not be marked as failed, either: {first_line(second)}")
 
 
 def find_parent(client: MlflowClient, receipt: Receipt) -> ModelVersion | None:

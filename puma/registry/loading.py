@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from puma.errors import ModelError, RegistryError
 from puma.receipts import Identity
 from puma.registry.certificate import read_artifact
-from puma.registry.store import open_store
+from puma.registry.faults import is_away
+from puma.registry.store import open_store, reaches_store
 from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name
 from puma.workspace import Workspace
 
@@ -60,6 +61,8 @@ def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn
     except RegistryError:
         raise
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
+        if is_away(error):
+            raise
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise RegistryError(f"{name} cannot be loaded ({first}); {RESTORE}") from error
 
@@ -142,6 +145,7 @@ def load_module(client: MlflowClient, found: ModelVersion, workspace: Workspace)
     return module.eval()
 
 
+@reaches_store
 def load_predictor(
     workspace: Workspace,
     dataset: str,

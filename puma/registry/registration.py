@@ -21,7 +21,7 @@ from puma.registry.lineage import (
 )
 from puma.registry.notes import describe, with_notes
 from puma.registry.settling import sweep
-from puma.registry.store import database, is_default, open_store, writing
+from puma.registry.store import database, is_default, open_store, reaches_store, writing
 from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
@@ -53,6 +53,7 @@ class Registered:
     created: bool
 
 
+@reaches_store
 def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registered]:
     """Give every receipt its version, ``champion`` and ``challenger`` theirs, and write it down.
 
@@ -89,6 +90,7 @@ def all_registered(workspace: Workspace) -> bool:
     return missing(workspace) is None
 
 
+@reaches_store
 def missing(workspace: Workspace) -> str | None:
     """The first thing that :func:`register_all` would have to do; None when nothing is left."""
     if is_default() and not database(workspace).exists():

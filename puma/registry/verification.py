@@ -18,9 +18,10 @@ from puma.registry.certificate import (
     digest,
     read_artifact,
 )
+from puma.registry.faults import is_away
 from puma.registry.findings import Finding, State, Verification, differences, differs
 from puma.registry.loading import registered_weights
-from puma.registry.store import open_store
+from puma.registry.store import open_store, reaches_store
 from puma.registry.versions import (
     CERTIFICATE,
     CERTIFICATE_PAGE,
@@ -42,6 +43,7 @@ CHAIN = "parent_certificate"
 BACKUP = "restore mlruns/ and mlflow.db from a backup"
 
 
+@reaches_store
 def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | int) -> Verification:
     """Whether the certificate of a version holds.
 
@@ -148,6 +150,8 @@ def _load(client: MlflowClient, dataset: str, found: ModelVersion) -> _Loaded | 
         above = parent_version(found.tags)
         parent = None if above is None else client.get_model_version(found.name, str(above))
     except MlflowException as error:
+        if is_away(error):
+            raise
         return none(f"has lost its run or its parent ({str(error).splitlines()[0]}); {BACKUP}")
     refers = None
     if parent is not None:
@@ -230,7 +234,9 @@ def _chain(client: MlflowClient, found: ModelVersion, refers: str | None) -> Ite
     while (above := parent_version(child.tags)) is not None:
         try:
             parent = client.get_model_version(found.name, str(above))
-        except MlflowException:
+        except MlflowException as error:
+            if is_away(error):
+                raise
             yield Finding(field, "unknown", f"version {above} is not registered any more; {BACKUP}")
             return
         issued = parent.tags.get(CERTIFICATE)

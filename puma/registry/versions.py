@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
+from puma.registry.faults import is_away
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -121,7 +122,9 @@ def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
 
     try:
         logged = client.get_run(run_id).data.metrics if run_id else {}
-    except MlflowException:
+    except MlflowException as error:
+        if is_away(error):
+            raise
         return {}
     return {name: value for name, value in logged.items() if math.isfinite(value)}
 

@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from puma.registry import open_store
-from puma.workspace import Workspace
 from tests.registry.projects import make_project
 
 USER, PASSWORD = "puma", "open-sesame"
@@ -111,10 +110,10 @@ def tracking_server(store: str, folder: Path) -> Iterator[tuple[str, subprocess.
     folder.mkdir(parents=True)
     port = free_port()
     places = ["--backend-store-uri", store, "--artifacts-destination", str(folder / "artifacts")]
+    listening = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", *places, "--workers", "1"]
-            + ["--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-m", "mlflow", "server", *places, *listening],
             cwd=folder,
             env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
             stdout=log,

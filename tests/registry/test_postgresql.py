@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +16,11 @@ from puma.registry import list_versions, load_predictor, missing, open_store, re
 from puma.registry.promotion import promote
 from puma.registry.verification import verify_version
 from puma.workspace import Workspace
-from tests.registry.projects import CLASSES, DATASET, FEATURES, make_model, make_project
-from tests.registry.racing import PEOPLE, ROUNDS, connect_at_once, race
-from tests.registry.servers import PASSWORD, Cluster, cluster, free_port, tracking_server
+from tests.registry.forked import start
+from tests.registry.projects import DATASET, FEATURES, make_model, make_project
+from tests.registry.racing import PEOPLE, ROUNDS, connect_at_once, die_in_the_migration, race
 from tests.registry.served import make_servable
+from tests.registry.servers import PASSWORD, Cluster, cluster, free_port, tracking_server
 
 __all__ = ["cluster"]
 
@@ -89,3 +93,79 @@ def test_first_connections_at_once_to_an_empty_database(cluster: Cluster, tmp_pa
     for number in range(2):
         address = cluster.create(migrated=False)
         assert connect_at_once(tmp_path / str(number), address) == ["1\n"] * PEOPLE
+
+
+@pytest.mark.parametrize("wrong", ["password", "database", "port"])
+def test_a_database_that_cannot_be_opened_is_named_without_the_password(
+    cluster: Cluster, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    closed = Cluster(free_port())
+    addresses = {
+        "password": (cluster.address("migrated", f"{PASSWORD}/x"), "authentication failed"),
+        "database": (cluster.address("nowhere"), 'database "nowhere" does not exist'),
+        "port": (closed.address("migrated"), "Connection refused"),
+    }
+    address, why = addresses[wrong]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    started = time.monotonic()
+    with pytest.raises(RegistryError, match=f"{why}.*check the address in MLFLOW_TRACK") as caught:
+        open_store(workspace)
+    assert time.monotonic() - started < 5
+    assert "//***@127.0.0.1" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_driver_that_is_not_installed_is_named(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+pg8000://puma:secret@127.0.0.1/puma")
+    with pytest.raises(RegistryError, match=r"pg8000.*pip install 'puma-unlearning\[postgresql\]'"):
+        open_store(workspace)
+
+
+def test_another_mlflow_s_database_is_named(
+    cluster: Cluster, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = cluster.create()
+    name = address.rpartition("/")[2]
+    cluster.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'", name)
+    before = cluster.execute("SELECT count(*) FROM information_schema.tables", name)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    with pytest.raises(RegistryError, match=r"ffffffffffff.*mlflow db upgrade.*install that") as e:
+        open_store(workspace)
+    assert PASSWORD not in str(e.value)
+    assert cluster.execute("SELECT count(*) FROM information_schema.tables", name) == before
+
+
+def test_a_first_connection_that_was_cut_short_is_made_good(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow makes the first tables in one transaction, and migrates them in a second one."""
+    complete = cluster.create(migrated=True)
+    address = cluster.create(migrated=False)
+    workspace = make_project(tmp_path / "project")
+    log = tmp_path / "log"
+    killed = start(die_in_the_migration, workspace, log=log, MLFLOW_TRACKING_URI=address)
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL, log.read_text()
+    name = address.rpartition("/")[2]
+    tables = "SELECT table_name FROM information_schema.tables ORDER BY table_name"
+    half = cluster.execute(tables, name)
+    assert ("experiments",) in half
+    assert ("logged_models",) not in half
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    open_store(workspace)
+    assert cluster.execute(tables, name) == cluster.execute(tables, complete.rpartition("/")[2])
+
+
+def test_the_files_of_a_database_s_models_must_be_here(
+    cluster: Cluster, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.create())
+    elsewhere = make_project(tmp_path / "elsewhere")
+    open_store(elsewhere)
+    open_store(workspace)
+    shutil.rmtree(elsewhere.root)  # as on another machine
+    with pytest.raises(RegistryError, match=r"elsewhere/mlruns/puma.*is not here.*mlflow server"):
+        open_store(workspace)

@@ -12,17 +12,15 @@ from pathlib import Path
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["OMP_NUM_THREADS"] = "1"  # a pool of threads does not survive a fork
 
-import alembic.command
 import mlflow.pytorch
 import mlflow.server
 import numpy as np
-import sqlalchemy.dialects.sqlite
 import torch
 
-import puma.registry.promotion
-import puma.registry.verification
+from puma.registry import promotion, verification
 from tests.registry.projects import FEATURES, make_model
 
+__all__ = ["promotion", "verification"]
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
     mlflow.pytorch.save_model(
