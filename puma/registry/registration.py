@@ -12,6 +12,7 @@ from puma.files import write_json
 from puma.receipts import Receipt, read_receipts
 from puma.registry.certificate import certify, withdraw
 from puma.registry.lineage import (
+    Draft,
     create_version,
     find_parent,
     log_figures,
@@ -25,8 +26,10 @@ from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
     CHAMPION,
+    IDEMPOTENCY_KEY,
     aliases_of,
     find_aliases,
+    find_tagged,
     find_version,
     model_name,
     parent_version,
@@ -55,7 +58,8 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     """Give every receipt its version, ``champion`` and ``challenger`` theirs, and write it down.
 
     Called again it finds everything in place. ``champion`` becomes the first original and is
-    never moved here; ``challenger`` is the last receipt's version. Where the metrics of a
+    never moved here; ``challenger`` is the last receipt's version, unless the direct path
+    (:func:`register_answer`) made a newer one. Where the metrics of a
     receipt came out differently, its version shows the new ones, timings excepted. Raises
     RegistryError, DataError or ModelError; the versions made before that stay.
     """
@@ -80,6 +84,29 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
         replace(item, aliases=aliases_of(item.version, aliases[item.dataset]))
         for item in registered
     ]
+
+
+def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, bool]:
+    """Register what the direct path made, unless it is registered; its number, and whether now.
+
+    ``key`` names the removal, and the version that answers it. ``challenger`` moves to a new one.
+    """
+    client = open_store(workspace)
+    dataset = draft.receipt.dataset
+    with writing(workspace):
+        known = find_answer(client, dataset, key)
+        if known is not None:
+            return known, False
+        tagged = replace(draft, tags={**draft.tags, IDEMPOTENCY_KEY: key})
+        number = create_version(client, workspace, tagged).version
+        client.set_registered_model_alias(model_name(dataset), CHALLENGER, str(number))
+    return int(number), True
+
+
+def find_answer(client: MlflowClient, dataset: str, key: str) -> int | None:
+    """The version that the direct path registered for ``key``; None when there is none."""
+    found = find_tagged(client, dataset, IDEMPOTENCY_KEY, key)
+    return None if found is None else int(found.version)
 
 
 def all_registered(workspace: Workspace) -> bool:
@@ -167,18 +194,32 @@ def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: Receip
 
 
 def _set_aliases(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
-    for alias, version in _aliases_due(find_aliases(client, dataset), versions).items():
+    aliases = find_aliases(client, dataset)
+    for alias, version in _aliases_due(client, dataset, aliases, versions).items():
         client.set_registered_model_alias(model_name(dataset), alias, str(version))
 
 
-def _aliases_due(aliases: dict[str, int], versions: Sequence[int]) -> dict[str, int]:
+def _aliases_due(
+    client: MlflowClient, dataset: str, aliases: dict[str, int], versions: Sequence[int]
+) -> dict[str, int]:
     """The aliases still to be set, for the versions of one dataset's receipts in order."""
     due = {}
     if CHAMPION not in aliases:
         due[CHAMPION] = versions[0]
-    if aliases.get(CHALLENGER) != versions[-1]:
+    challenger = aliases.get(CHALLENGER)
+    if challenger != versions[-1] and not _is_newer_answer(client, dataset, challenger, versions):
         due[CHALLENGER] = versions[-1]
     return due
+
+
+def _is_newer_answer(
+    client: MlflowClient, dataset: str, challenger: int | None, versions: Sequence[int]
+) -> bool:
+    """Whether the direct path answered a request after the pipeline did its own."""
+    if challenger is None or challenger < versions[-1]:
+        return False
+    found = client.get_model_version(model_name(dataset), str(challenger))
+    return IDEMPOTENCY_KEY in found.tags
 
 
 def _survey(
@@ -213,6 +254,7 @@ def _survey(
                     "metrics": _shown(logged, receipt),
                 }
             )
-        for alias in _aliases_due(aliases, [row["version"] for row in record[dataset]]):
+        versions = [row["version"] for row in record[dataset]]
+        for alias in _aliases_due(client, dataset, aliases, versions):
             return record, f"{dataset}: alias {alias} is not in place"
     return record, None

@@ -26,6 +26,8 @@ SUPERSEDED_BY = "puma.superseded_by"
 CERTIFICATE = "puma.certificate"  # SHA-256 of the file; a version without it has none
 CERTIFICATE_PAGE = "puma.certificate_page"
 CERTIFICATE_REPLACED = "puma.certificate_replaced"
+RETRAIN_DUE = "puma.retrain_due"  # why, of what the direct path made
+IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -70,8 +72,13 @@ def model_name(dataset: str) -> str:
 
 def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
     """The version of a receipt, the oldest should there be two; None when there is none."""
+    return find_tagged(client, dataset, FINGERPRINT, fingerprint)
+
+
+def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVersion | None:
+    """The oldest version with that tag; None when there is none."""
     found = client.search_model_versions(
-        f"name='{model_name(dataset)}' and tags.`{FINGERPRINT}` = '{fingerprint}'"
+        f"name='{model_name(dataset)}' and tags.`{tag}` = '{value}'"
     )
     return min(found, key=lambda version: int(version.version), default=None)
 
