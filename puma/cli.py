@@ -32,7 +32,9 @@ from puma.cli_project import (
     project_of,
 )
 from puma.cli_registry import promote, verify
+from puma.cli_remove import remove
 from puma.cli_suspects import suspects
+from puma.cli_tables import listed, print_comparison, shown
 from puma.console import print_table
 from puma.errors import DeletionError, PumaError, RegistryError
 from puma.settings import ORIGINAL, is_original
@@ -41,24 +43,6 @@ from puma.workspace import Workspace
 if TYPE_CHECKING:
     from puma.deletion import DeletionSet
     from puma.registry import VersionRow
-
-COMPARED = (
-    "accuracy",
-    "retained_accuracy",
-    "removed_accuracy",
-    "attack_rate",
-    "attack_rate_unseen",
-    "attack_auc",
-    "attack_auc_retrained",
-    "attack_quality",
-    "remaining_influence",
-    "gap_to_retrain",
-    "criterion_drift",
-    "runtime_seconds",
-    "retrain_seconds",
-    "speedup_vs_retrain",
-)
-SHOWN_DIGITS = 8  # of a digest, in a table
 
 
 class _Group(TyperGroup):
@@ -81,6 +65,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Remove people's rows from trained models, and read the evidence.",
 )
+app.command("remove")(remove)
 app.command("promote")(promote)
 app.command("verify")(verify)
 app.command("suspects")(suspects)
@@ -105,7 +90,7 @@ def versions(
     print_table(
         f"Versions of puma-{dataset}",
         columns,
-        [_listed(row) for row in rows],
+        [listed(row) for row in rows],
         wrapped=("aliases", "verdict"),
     )
     if not rows:
@@ -129,9 +114,9 @@ def compare(dataset: DatasetName) -> None:
             "registered yet; run `dvc repro`"
         )
     own = [row for row in rows if is_original(row.method) and row.method != ORIGINAL]
-    _print_comparison(f"Versions of puma-{dataset}", [row for row in rows if row not in own])
+    print_comparison(f"Versions of puma-{dataset}", [row for row in rows if row not in own])
     if own:
-        _print_comparison("Originals that one method removes from", own)
+        print_comparison("Originals that one method removes from", own)
 
 
 @app.command()
@@ -162,7 +147,7 @@ def audit(
         }
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        lines = [[name, _number(value)] for name, value in report.metrics.items()]
+        lines = [[name, shown(value)] for name, value in report.metrics.items()]
         title = f"Audit of puma-{dataset} version {row.version} ({row.method})"
         print_table(title, ("", "value"), lines)
         for name, reason in report.unresolved.items():
@@ -313,57 +298,6 @@ def _refuse_busy(host: str, port: int) -> None:
 def _authority(host: str, port: int) -> str:
     """Host and port as an address of the web has them: IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _listed(row: VersionRow) -> list[str]:
-    return [
-        str(row.version),
-        row.method,
-        _standing(row),
-        "-" if row.parent_version is None else str(row.parent_version),
-        str(row.n_removed),
-        "-" if row.deletion_digest is None else row.deletion_digest[:SHOWN_DIGITS],
-        _number(row.metrics.get("accuracy")),
-        _words(row.verdict),
-        _number(row.metrics.get("runtime_seconds")),
-    ]
-
-
-def _standing(row: VersionRow) -> str:
-    """Its aliases, and what became of it as the one that served."""
-    forced = " (forced)" if row.forced else ""
-    words = [alias + forced if alias == "champion" else alias for alias in row.aliases]
-    if row.superseded_by is not None and "champion" not in row.aliases:
-        words.append(f"superseded by {row.superseded_by}")
-    return ", ".join(words) or "-"
-
-
-def _print_comparison(title: str, rows: list[VersionRow]) -> None:
-    """One column a version, one line a number that any of them has."""
-    lines = [
-        [
-            "made from",
-            *("-" if row.parent_version is None else f"{row.parent_version}" for row in rows),
-        ],
-        ["removed rows", *(str(row.n_removed) for row in rows)],
-        ["verdict", *(_words(row.verdict) for row in rows)],
-        *([name, *(_number(row.metrics.get(name)) for row in rows)] for name in COMPARED),
-    ]
-    shown = [line for line in lines if set(line[1:]) != {"-"}]
-    columns = tuple(f"{row.version} {row.method}" for row in rows)
-    print_table(title, ("", *columns), shown, wrapped=columns)
-
-
-def _words(verdict: str | None) -> str:
-    """With spaces, where a narrow column may break it."""
-    return "-" if verdict is None else verdict.replace("_", " ")
-
-
-def _number(value: float | None) -> str:
-    """Three decimals, or more where there are only zeros in them."""
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
 
 
 if __name__ == "__main__":

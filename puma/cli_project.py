@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from typing import Annotated, TextIO
@@ -28,6 +29,19 @@ def project_of(dataset: str) -> Workspace:
             f"{', '.join(known)}"
         )
     return workspace
+
+
+def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:
+    """Dataset and version, or what a model URI names. Raises SettingsError for half of it."""
+    match = re.fullmatch(r"models:/puma-(.+?)[/@]([^/@]+)", dataset)
+    if match is not None and version is None:
+        return match[1], match[2]
+    if dataset.startswith("models:") or version is None:
+        raise SettingsError(
+            "name a version: DATASET VERSION, models:/puma-DATASET/VERSION or "
+            f"models:/puma-DATASET@ALIAS, got {dataset!r} and {version!r}"
+        )
+    return dataset, version
 
 
 def may_show_ids(stream: TextIO) -> bool:

@@ -6,13 +6,11 @@ MLflow and PyTorch are imported only when a command runs, as in puma.cli.
 from __future__ import annotations
 
 import json
-import re
 from typing import Annotated
 
 import typer
 
-from puma.cli_project import REFUSED, DatasetName, crash_tells_nothing, project_of
-from puma.errors import SettingsError
+from puma.cli_project import REFUSED, DatasetName, crash_tells_nothing, project_of, version_named
 
 FAILED = 1
 WORDS = {
@@ -74,7 +72,7 @@ def verify(
 
     Exit code: 0 it holds, 1 it does not (the fields are named), 2 it cannot be checked.
     """
-    dataset, version = _named(dataset, version)
+    dataset, version = version_named(dataset, version)
     workspace = project_of(dataset)
     with crash_tells_nothing():
         from puma.registry.verification import verify_version
@@ -88,16 +86,3 @@ def verify(
         typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
     if result.failed or result.unknown:
         raise typer.Exit(FAILED if result.failed else REFUSED)
-
-
-def _named(dataset: str, version: str | None) -> tuple[str, str]:
-    """Dataset and version, or what a model URI names. Raises SettingsError for half of it."""
-    match = re.fullmatch(r"models:/puma-(.+?)[/@]([^/@]+)", dataset)
-    if match is not None and version is None:
-        return match[1], match[2]
-    if dataset.startswith("models:") or version is None:
-        raise SettingsError(
-            "name a version: DATASET VERSION, models:/puma-DATASET/VERSION or "
-            f"models:/puma-DATASET@ALIAS, got {dataset!r} and {version!r}"
-        )
-    return dataset, version

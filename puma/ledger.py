@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from pathlib import Path
+
 from puma.data.base import Dataset
 from puma.deletion import DeletionSet, project_key
 from puma.errors import AbsentError, DataError
@@ -56,3 +59,46 @@ def keep_request(workspace: Workspace, deletion_set: DeletionSet) -> None:
     """Keep an answered request, for its owner's eyes alone; later removals build on it."""
     digest = deletion_set.digest(project_key(workspace.key))
     deletion_set.write(workspace.answered(deletion_set.dataset.name, digest), reason="answered")
+
+
+@dataclass(frozen=True, repr=False)
+class Asked:
+    """A request, beside whom a version is without already.
+
+    new: those still to be removed, as a set of the data without the earlier ones; None when
+    there is nobody. earlier: whom the parent is without. everybody: both, of the whole data."""
+
+    new: DeletionSet | None
+    earlier: DeletionSet | None
+    everybody: DeletionSet
+
+    @property
+    def n_rows(self) -> int:
+        return 0 if self.new is None else len(self.new)
+
+    @property
+    def n_subjects(self) -> int:
+        return 0 if self.new is None else len(self.new.subject_ids)
+
+
+def read_request(workspace: Workspace, path: Path, data: Dataset, answered: str | None) -> Asked:
+    """The request at ``path``, to a version whose deletion set has the digest ``answered``.
+
+    ``answered`` is None for an original. Raises DeletionError for a request that cannot be
+    honoured, and as :func:`find_request` does.
+    """
+    allow = workspace.settings.deletion.allow_class_removal
+    asked = DeletionSet.read(path, data, allow_class_removal=allow)
+    if answered is None:
+        return Asked(asked, None, asked)
+    earlier = find_request(workspace, data, answered)
+    new = sorted({*asked.subject_ids} - {*earlier.subject_ids})
+    if not new:
+        return Asked(None, earlier, earlier)
+    everybody = DeletionSet.of(
+        [*earlier.subject_ids, *earlier.test_only_ids, *new, *asked.test_only_ids],
+        data,
+        allow_class_removal=allow,
+    )
+    left = replace(data, train=data.train.without(earlier.rows))
+    return Asked(DeletionSet.of(new, left, allow_class_removal=allow), earlier, everybody)

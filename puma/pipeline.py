@@ -11,7 +11,7 @@ from puma.deletion import DeletionSet, project_key
 from puma.errors import ModelError
 from puma.files import sha256, write_text
 from puma.models import Ensemble, build_model, load_weights, save_weights, weights_digest
-from puma.receipts import Receipt
+from puma.receipts import Identity, Receipt
 from puma.removal.base import Removal, Trained
 from puma.settings import ORIGINAL, ModelSettings, original_of
 from puma.workspace import Workspace
@@ -70,17 +70,17 @@ def record_original(workspace: Workspace, trained: Trained) -> Receipt:
     folder.
     """
     settings = workspace.settings
-    receipt = _record(
-        workspace,
+    described = _receipt(
         trained.predictor,
         trained.dataset,
         method=trained.original,
         seed=settings.seed,
-        architecture=_architecture(settings.model, trained.predictor),
+        model=_architecture(settings.model, trained.predictor),
         parameters={**settings.training.model_dump(), **trained.parameters},
         metrics={"runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss if trained.history else (),
     )
+    receipt = _store(workspace, described, trained.predictor)
     identity = workspace.identity(trained.dataset.name, trained.original)
     write_text(identity, receipt.fingerprint + "\n")
     return receipt
@@ -89,25 +89,35 @@ def record_original(workspace: Workspace, trained: Trained) -> Receipt:
 def record_removal(workspace: Workspace, removal: Removal) -> Receipt:
     """Save the weights after a removal and the receipt that leads to its parent and its set."""
     deletion_set = removal.deletion_set
-    dataset = deletion_set.dataset
-    original = original_of(removal.method)
-    parent = Receipt.read(workspace.receipt(dataset.name, original))
+    name = deletion_set.dataset.name
+    parent = Receipt.read(workspace.receipt(name, original_of(removal.method)))
+    receipt = removal_receipt(removal, deletion_set, parent, project_key(workspace.key))
+    return _store(workspace, receipt, removal.predictor)
+
+
+def removal_receipt(
+    removal: Removal, everybody: DeletionSet, parent: Identity, key: bytes
+) -> Receipt:
+    """What ``removal`` made of ``parent``: a model without ``everybody``.
+
+    These are the people of the removal and those whom its parent was without already.
+    Raises ModelError when it removed from other weights than the parent's.
+    """
     if removal.parent_weights != parent.weights_digest:
         raise ModelError(
-            f"{removal.method} removed from other weights than those of {original} of "
-            f"{dataset.name!r}; load the model with load_trained, or record the new one first"
+            f"{removal.method} removed from other weights than those of {parent.method} of "
+            f"{parent.dataset!r}; load the model with load_trained, or record the new one first"
         )
-    return _record(
-        workspace,
+    return _receipt(
         removal.predictor,
-        dataset,
+        everybody.dataset,
         method=removal.method,
         seed=parent.seed,
-        architecture=parent.model,
+        model=parent.model,
         parent=parent.fingerprint,
-        deletion_digest=deletion_set.digest(project_key(workspace.key)),
-        n_removed=removal.n_removed,
-        n_subjects=len(deletion_set.subject_ids),
+        deletion_digest=everybody.digest(key),
+        n_removed=len(everybody),
+        n_subjects=len(everybody.subject_ids),
         parameters=dict(removal.parameters),
         metrics={
             "runtime_seconds": removal.seconds,
@@ -127,33 +137,28 @@ def _architecture(settings: ModelSettings, model: nn.Module) -> ModelSettings:
     return settings.model_copy(update={"members": len(model.members), "vote": model.vote})
 
 
-def _record(
-    workspace: Workspace,
-    model: nn.Module,
-    dataset: Dataset,
-    *,
-    method: str,
-    architecture: ModelSettings,
-    metrics: dict[str, float],
-    **described: object,
+def _receipt(
+    predictor: nn.Module, dataset: Dataset, *, metrics: dict[str, float], **described: object
 ) -> Receipt:
-    path = workspace.weights(dataset.name, method)
-    save_weights(model, path)
-    predicted = predictions.logits(model, dataset.test.features).argmax(1).numpy()
-    receipt = Receipt.model_validate(
+    predicted = predictions.logits(predictor, dataset.test.features).argmax(1).numpy()
+    return Receipt.model_validate(
         {
             "dataset": dataset.name,
-            "method": method,
             "data_digest": dataset.digest,
-            "weights_digest": weights_digest(model),
+            "weights_digest": weights_digest(predictor),
             "predictions_digest": sha256(predicted.astype(np.int64).tobytes()),
-            "weights": path.relative_to(workspace.root).as_posix(),
-            "model": architecture,
             "shape": tuple(dataset.train.features.shape[1:]),
             "classes": dataset.classes,
-            "metrics": {"accuracy": predictions.accuracy(model, dataset.test), **metrics},
+            "metrics": {"accuracy": predictions.accuracy(predictor, dataset.test), **metrics},
             **described,
         }
     )
-    receipt.write(workspace.receipt(dataset.name, method))
-    return receipt
+
+
+def _store(workspace: Workspace, receipt: Receipt, model: nn.Module) -> Receipt:
+    """Write the weights, then the receipt, which says where they are."""
+    path = workspace.weights(receipt.dataset, receipt.method)
+    save_weights(model, path)
+    stored = receipt.model_copy(update={"weights": path.relative_to(workspace.root).as_posix()})
+    stored.write(workspace.receipt(receipt.dataset, receipt.method))
+    return stored

@@ -193,6 +193,16 @@ class AuditSettings(Strict):
     jobs: Count | None = None
 
 
+class RetrainAfter(Strict):
+    """When removals made from removals have gone far enough since the last full training.
+
+    drift: nats, the sum of their criterion drifts, of either sign. count: how many.
+    """
+
+    drift: Positive = 0.02
+    count: Count = 10
+
+
 class Settings(Strict):
     """Everything that params.yaml may say."""
 
@@ -213,6 +223,7 @@ class Settings(Strict):
     amnesiac: AmnesiacSettings = AmnesiacSettings()
     shadow: ShadowSettings = ShadowSettings()
     audit: AuditSettings = AuditSettings()
+    retrain_after: RetrainAfter = RetrainAfter()
 
     @model_validator(mode="after")
     def _lists_name_each_once(self) -> Settings:

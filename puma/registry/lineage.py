@@ -15,7 +15,7 @@ from puma.registry.certificate import log_certificate
 from puma.registry.environment import source_tags
 from puma.registry.faults import first_line, is_fault
 from puma.registry.notes import describe
-from puma.registry.settling import create_model, create_next, settle
+from puma.registry.settling import create_model, create_next, persist, settle
 from puma.registry.store import experiment_id
 from puma.registry.versions import (
     AUDITED_DELETION,
@@ -81,7 +81,7 @@ def create_version(client: MlflowClient, workspace: Workspace, draft: Draft) -> 
     try:
         with mlflow.start_run(run_id=run_id):
             model_id = _log_model(draft.model, receipt, source)
-            _log_inputs(receipt, parent)
+            persist(lambda: _log_inputs(receipt, parent))
             client.log_batch(run_id, params=_params(receipt, parent))
             log_metrics(client, run_id, model_id, receipt)
             _log_curve(client, run_id, receipt)

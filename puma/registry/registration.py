@@ -12,6 +12,7 @@ from puma.files import write_json
 from puma.receipts import Receipt, read_receipts
 from puma.registry.certificate import certify, withdraw
 from puma.registry.lineage import (
+    Draft,
     create_version,
     find_parent,
     log_figures,
@@ -20,17 +21,17 @@ from puma.registry.lineage import (
     verdict_tags,
 )
 from puma.registry.notes import describe, with_notes
-from puma.registry.settling import sweep
+from puma.registry.settling import newest_removal, point, set_alias, settle, sweep
 from puma.registry.store import database, is_default, open_store, reaches_store, writing
 from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
     CHAMPION,
     FINGERPRINT,
+    IDEMPOTENCY_KEY,
     aliases_of,
     find_aliases,
     find_version,
-    model_name,
     parent_version,
 )
 from puma.workspace import Workspace
@@ -58,9 +59,10 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     """Give every receipt its version, ``champion`` and ``challenger`` theirs, and write it down.
 
     Called again it finds everything in place. ``champion`` becomes the first original and is
-    never moved here; ``challenger`` is the last receipt's version. Where the metrics of a
-    receipt came out differently, its version shows the new ones, timings excepted. Raises
-    RegistryError, DataError or ModelError; the versions made before that stay.
+    never moved here; ``challenger`` is the last receipt's version, unless a newer removal
+    was registered by somebody else, or by the direct path (:func:`register_answer`). Where the
+    metrics of a receipt came out differently, its version shows the new ones, timings excepted.
+    Raises RegistryError, DataError or ModelError; the versions made before that stay.
     """
     client = open_store(workspace)
     registered = []
@@ -83,6 +85,37 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
         replace(item, aliases=aliases_of(item.version, aliases[item.dataset]))
         for item in registered
     ]
+
+
+@reaches_store
+def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, bool]:
+    """Register what the direct path made, unless it is registered; its number, and whether now.
+
+    ``key`` names the removal, and the version that answers it. ``challenger`` moves to a new one.
+    """
+    client = open_store(workspace)
+    dataset = draft.receipt.dataset
+    with writing(workspace):
+        known = find_answer(client, dataset, key)
+        if known is not None:
+            return known, False
+        tagged = replace(draft, tags={**draft.tags, IDEMPOTENCY_KEY: key})
+        made = create_version(client, workspace, tagged)
+        found = settle(client, dataset, IDEMPOTENCY_KEY, key, made)
+        _point_challenger(client, dataset, [int(found.version)])
+    return int(found.version), True
+
+
+def find_answer(client: MlflowClient, dataset: str, key: str) -> int | None:
+    """The version that the direct path registered for ``key``; None when there is none.
+
+    Where registering it was cut short, it is completed.
+    """
+    found = sweep(client, dataset, IDEMPOTENCY_KEY, key)
+    if found is None:
+        return None
+    _point_challenger(client, dataset, [int(found.version)])
+    return int(found.version)
 
 
 def all_registered(workspace: Workspace) -> bool:
@@ -171,18 +204,22 @@ def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: Receip
 
 
 def _set_aliases(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
-    for alias, version in _aliases_due(find_aliases(client, dataset), versions).items():
-        client.set_registered_model_alias(model_name(dataset), alias, str(version))
+    """For the versions of one dataset's receipts in order."""
+    if CHAMPION not in find_aliases(client, dataset):
+        set_alias(client, dataset, CHAMPION, versions[0])
+    _point_challenger(client, dataset, versions)
 
 
-def _aliases_due(aliases: dict[str, int], versions: Sequence[int]) -> dict[str, int]:
-    """The aliases still to be set, for the versions of one dataset's receipts in order."""
-    due = {}
+def _point_challenger(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
+    point(client, dataset, CHALLENGER, lambda: newest_removal(client, dataset, versions))
+
+
+def _misplaced(aliases: Mapping[str, int], versions: Sequence[int]) -> str | None:
+    """The first alias that is not where it belongs; a newer removal's maker sees to that one."""
     if CHAMPION not in aliases:
-        due[CHAMPION] = versions[0]
-    if aliases.get(CHALLENGER) != versions[-1]:
-        due[CHALLENGER] = versions[-1]
-    return due
+        return CHAMPION
+    challenger = aliases.get(CHALLENGER, 0)
+    return None if challenger == versions[-1] or challenger > max(versions) else CHALLENGER
 
 
 def _survey(
@@ -217,6 +254,7 @@ def _survey(
                     "metrics": _shown(logged, receipt),
                 }
             )
-        for alias in _aliases_due(aliases, [row["version"] for row in record[dataset]]):
+        versions = [row["version"] for row in record[dataset]]
+        if (alias := _misplaced(aliases, versions)) is not None:
             return record, f"{dataset}: alias {alias} is not in place"
     return record, None

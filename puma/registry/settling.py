@@ -7,18 +7,27 @@ first and looks then, and of two versions of the same the first stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from puma.errors import RegistryError
-from puma.registry.versions import every_version, find_aliases, model_name, parent_version
+from puma.registry.versions import (
+    CHALLENGER,
+    FINGERPRINT,
+    every_version,
+    find_aliases,
+    model_name,
+    parent_version,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-ATTEMPTS = 10  # of three each in MLflow; each is lost only to somebody else's success
-GAVE_UP = "Giving up after"
+T = TypeVar("T")
+ATTEMPTS = 10  # each of which is lost only to somebody else's success
+# What the databases and MLflow say when somebody else has just written the same.
+OVERTAKEN = ("UniqueViolation", "UNIQUE constraint", "Duplicate entry", "Giving up after")
 
 
 def settle(
@@ -40,10 +49,12 @@ def sweep(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVers
     could delete them, are deleted.
 
     Those that an alias points at, or another version was made from, stay: somebody chose them.
+    ``challenger`` is no choice: it is set to what is newest.
     """
     found = _same(client, dataset, tag, value)
     if len(found) > 1:
-        used = set(find_aliases(client, dataset).values())
+        aliases = find_aliases(client, dataset)
+        used = {number for alias, number in aliases.items() if alias != CHALLENGER}
         made_from = (parent_version(each.tags) for each in every_version(client, dataset))
         used |= {number for number in made_from if number is not None}
         for each in found[1:]:
@@ -67,22 +78,50 @@ def create_model(client: MlflowClient, dataset: str, description: str) -> None:
 
 
 def create_next(client: MlflowClient, dataset: str, **described: Any) -> ModelVersion:
-    """``client.create_model_version``, until nobody else takes the number first.
+    """``client.create_model_version``, whoever else is given a number meanwhile."""
+    name = model_name(dataset)
+    return persist(lambda: client.create_model_version(name, **described))
 
-    Raises RegistryError when others always do.
+
+def set_alias(client: MlflowClient, dataset: str, alias: str, version: int) -> None:
+    """``client.set_registered_model_alias``, whoever else sets it for the first time, too."""
+    name = model_name(dataset)
+    persist(lambda: client.set_registered_model_alias(name, alias, str(version)))
+
+
+def persist(act: Callable[[], T]) -> T:
+    """``act`` again whenever it failed because somebody else was writing the same.
+
+    It is to be one transaction, so that what failed has left nothing. Raises RegistryError when
+    others are always quicker.
     """
     from mlflow.exceptions import MlflowException
 
     for _ in range(ATTEMPTS):
         try:
-            return client.create_model_version(model_name(dataset), **described)
+            return act()
         except MlflowException as error:
-            if GAVE_UP not in str(error):
+            if not any(words in str(error) for words in OVERTAKEN):
                 raise
     raise RegistryError(
-        f"{model_name(dataset)}: others registered {3 * ATTEMPTS} versions while this one was to "
-        "be; nothing was registered: run the same command again"
+        f"others wrote the same to the store {ATTEMPTS} times while this was to be registered; "
+        "run the same command again"
     )
+
+
+def newest_removal(client: MlflowClient, dataset: str, versions: Sequence[int]) -> int:
+    """The last of ``versions``, or the newest removal that was registered after all of them.
+
+    Twins that are still to be settled do not count.
+    """
+    seen, newest = set(), versions[-1]
+    for each in sorted(every_version(client, dataset), key=lambda one: int(one.version)):
+        fingerprint = each.tags.get(FINGERPRINT)
+        is_removal = fingerprint is not None and parent_version(each.tags) is not None
+        if is_removal and fingerprint not in seen and int(each.version) > max(versions):
+            newest = int(each.version)
+        seen.add(fingerprint)
+    return newest
 
 
 def point(client: MlflowClient, dataset: str, alias: str, newest: Callable[[], int]) -> None:
@@ -91,7 +130,7 @@ def point(client: MlflowClient, dataset: str, alias: str, newest: Callable[[], i
     Of several who do so at the same time, the one that comes last sees what all others made.
     """
     while find_aliases(client, dataset).get(alias) != (due := newest()):
-        client.set_registered_model_alias(model_name(dataset), alias, str(due))
+        set_alias(client, dataset, alias, due)
 
 
 def _same(client: MlflowClient, dataset: str, tag: str, value: str) -> list[ModelVersion]:

@@ -213,7 +213,7 @@ def _create(workspace: Workspace) -> None:
     ):
         new = Path(folder, path.name)
         client = connect(f"sqlite:///{new.resolve()}")
-        client.create_experiment(EXPERIMENT, artifact_location=_artifacts(workspace))
+        _create_experiment(client, workspace, "sqlite:")
         new.replace(path)
 
 

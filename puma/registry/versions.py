@@ -27,6 +27,8 @@ SUPERSEDED_BY = "puma.superseded_by"
 CERTIFICATE = "puma.certificate"  # SHA-256 of the file; a version without it has none
 CERTIFICATE_PAGE = "puma.certificate_page"
 CERTIFICATE_REPLACED = "puma.certificate_replaced"
+RETRAIN_DUE = "puma.retrain_due"  # why, of what the direct path made
+IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -71,7 +73,12 @@ def model_name(dataset: str) -> str:
 
 def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
     """The version of a receipt, the oldest should there be two; None when there is none."""
-    found = every_version(client, dataset, f"tags.`{FINGERPRINT}` = '{fingerprint}'")
+    return find_tagged(client, dataset, FINGERPRINT, fingerprint)
+
+
+def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVersion | None:
+    """The oldest version with that tag; None when there is none."""
+    found = every_version(client, dataset, f"tags.`{tag}` = '{value}'")
     return min(found, key=lambda version: int(version.version), default=None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -28,10 +28,12 @@ def start(
     return process
 
 
-def finish(process: ForkServerProcess, log: Path, seconds: float = 120) -> None:
-    """Wait for a process, which must succeed."""
-    process.join(seconds)
-    assert process.exitcode == 0, log.read_text()
+def finish(processes: Mapping[ForkServerProcess, Path], seconds: float = 120) -> None:
+    """Wait for processes with their logs, all of which must succeed."""
+    for process in processes:
+        process.join(seconds)
+    if any(process.exitcode for process in processes):
+        raise AssertionError("\n\n".join(log.read_text() for log in processes.values()))
 
 
 def _run(

@@ -28,17 +28,17 @@ def race(folder: Path, store: str, *, same: bool) -> tuple[Workspace, ...]:
     barrier = CONTEXT.Barrier(PEOPLE)
     clones = [make_project(folder / f"clone {person}") for person in range(PEOPLE)]
     logs = [folder / f"log {person}" for person in range(PEOPLE)]
-    processes = [
-        start(
-            _register,
-            *(clone, barrier, 0 if same else person),
-            log=log,
-            MLFLOW_TRACKING_URI=store,
-        )
-        for person, (clone, log) in enumerate(zip(clones, logs, strict=True))
-    ]
-    for process, log in zip(processes, logs, strict=True):
-        finish(process, log)
+    finish(
+        {
+            start(
+                _register,
+                *(clone, barrier, 0 if same else person),
+                log=log,
+                MLFLOW_TRACKING_URI=store,
+            ): log
+            for person, (clone, log) in enumerate(zip(clones, logs, strict=True))
+        }
+    )
     return tuple(clones)
 
 
@@ -47,12 +47,12 @@ def connect_at_once(folder: Path, store: str) -> list[str]:
     barrier = CONTEXT.Barrier(PEOPLE)
     clones = [make_project(folder / f"clone {person}") for person in range(PEOPLE)]
     logs = [folder / f"log {person}" for person in range(PEOPLE)]
-    processes = [
-        start(_connect, clone, barrier, log=log, MLFLOW_TRACKING_URI=store)
-        for clone, log in zip(clones, logs, strict=True)
-    ]
-    for process, log in zip(processes, logs, strict=True):
-        finish(process, log)
+    finish(
+        {
+            start(_connect, clone, barrier, log=log, MLFLOW_TRACKING_URI=store): log
+            for clone, log in zip(clones, logs, strict=True)
+        }
+    )
     return [log.read_text() for log in logs]
 
 
@@ -70,7 +70,11 @@ def _register(workspace: Workspace, barrier: Barrier, person: int) -> None:
             )
         write_audit(workspace, ORIGINAL, deletion=f"{seed:064x}")
         barrier.wait(60)
-        register_all(workspace, progress=False)
+        try:
+            register_all(workspace, progress=False)
+        except BaseException:
+            barrier.abort()  # nobody is to wait for this one
+            raise
 
 
 def _connect(workspace: Workspace, barrier: Barrier) -> None:

@@ -136,7 +136,7 @@ def test_numbers_that_others_take_are_asked_for_again(
     most = 4
     assert create_next(client, DATASET, source=source).version == 4
     most = 1000
-    with pytest.raises(RegistryError, match=r"others registered 30 versions.*run the same command"):
+    with pytest.raises(RegistryError, match=r"others wrote.*10 times.*run the same command"):
         create_next(client, DATASET, source=source)
     monkeypatch.undo()
     with pytest.raises(MlflowException, match="source"):
@@ -146,6 +146,7 @@ def test_numbers_that_others_take_are_asked_for_again(
 
 def test_an_alias_follows_what_is_made_meanwhile(registered: Workspace) -> None:
     client = open_store(registered)
+    client.set_registered_model_alias(MODEL, "challenger", "2")
     seen = []
 
     def newest() -> int:
