@@ -206,6 +206,9 @@ def request(dataset: DatasetName) -> None:
     workspace = project_of(dataset)
     chosen, source = _request(workspace, dataset)
     target = workspace.deletion_set(dataset)
+    from puma.ledger import keep_request
+
+    keep_request(workspace, chosen)
     chosen.write(target, reason=source)
     typer.echo(f"{dataset}: {source}: {chosen.summary}")
     typer.echo(f"written to {target.relative_to(workspace.root)}")

@@ -56,7 +56,7 @@ def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSe
 
 
 def keep_request(workspace: Workspace, deletion_set: DeletionSet) -> None:
-    """Keep an answered request, for its owner's eyes alone; later removals build on it."""
+    """Keep a request that is answered, for its owner's eyes alone; later removals build on it."""
     digest = deletion_set.digest(project_key(workspace.key))
     deletion_set.write(workspace.answered(deletion_set.dataset.name, digest), reason="answered")
 

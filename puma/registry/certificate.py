@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,7 +225,10 @@ def read_artifact(client: MlflowClient, run_id: str, path: str) -> str | None:
     from mlflow.exceptions import MlflowException
 
     try:
-        return Path(client.download_artifacts(run_id, path)).read_text(encoding="utf-8")
+        # MLflow's own temporary copy would stay behind.
+        with tempfile.TemporaryDirectory(prefix="puma-") as folder:
+            fetched = Path(client.download_artifacts(run_id, path, folder))
+            return fetched.read_text(encoding="utf-8")
     except (MlflowException, OSError, UnicodeDecodeError) as error:
         if is_away(error):
             raise

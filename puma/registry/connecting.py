@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from puma.errors import RegistryError
-from puma.registry.faults import first_line, remedy, without_password
+from puma.registry.faults import first_line, remedy, showable, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,7 +40,7 @@ def alone(uri: str) -> Iterator[None]:
                 "`pip install 'puma-unlearning[postgresql]'`"
             ) from error
         except SQLAlchemyError as error:
-            raise _cannot_open(uri, error) from error
+            raise _cannot_open(uri, error) from showable(error)
         yield
 
 
@@ -55,7 +55,7 @@ def connect(uri: str) -> MlflowClient:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_registered_models(max_results=1)
     except (MlflowException, SQLAlchemyError, CommandError) as error:
-        raise _cannot_open(uri, error) from error
+        raise _cannot_open(uri, error) from showable(error)
     return client
 
 

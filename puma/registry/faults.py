@@ -37,6 +37,12 @@ def first_line(error: BaseException) -> str:
     return said if len(said) <= LONGEST else f"{said[:LONGEST]}…"
 
 
+def showable(error: BaseException) -> BaseException | None:
+    """To be raised from: None if a traceback with it would show a password."""
+    said = [str(one) for one in _causes(error)]
+    return error if said == [without_password(one) for one in said] else None
+
+
 def is_fault(error: BaseException) -> bool:
     """Whether the disk, the database or the server is to blame, and not the program."""
     from sqlalchemy.exc import DBAPIError, ProgrammingError

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import logging
 import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from filelock import FileLock
 
 from puma.errors import PumaError, RegistryError
 from puma.registry.connecting import REBUILD, alone, connect
-from puma.registry.faults import first_line, is_fault, remedy, without_password
+from puma.registry.faults import first_line, is_fault, remedy, showable, without_password
 from puma.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def reaching(workspace: Workspace) -> Iterator[None]:
         raise RegistryError(
             f"{without_password(uri)}: {first_line(error)}; {remedy(uri, error) or 'see to that'} "
             "and run the same command again. Every version is registered as a whole or not at all"
-        ) from error
+        ) from showable(error)
 
 
 def reaches_store(
@@ -205,13 +206,16 @@ def _create(workspace: Workspace) -> None:
     path = database(workspace)
     if path.exists() and path.stat().st_size > 0:
         return
+    folder = workspace.root / ".puma"
+    for killed in folder.glob("mlflow-*/"):  # who made it held the lock that is held now
+        shutil.rmtree(killed)
     for leftover in ("-journal", "-wal", "-shm"):  # of a deleted database: would corrupt this one
         path.with_name(path.name + leftover).unlink(missing_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="mlflow-", dir=workspace.root / ".puma") as folder,
+        tempfile.TemporaryDirectory(prefix="mlflow-", dir=folder) as made,
         contextlib.chdir(workspace.root),  # where experiment "Default" puts its artifacts
     ):
-        new = Path(folder, path.name)
+        new = Path(made, path.name)
         client = connect(f"sqlite:///{new.resolve()}")
         _create_experiment(client, workspace, "sqlite:")
         new.replace(path)

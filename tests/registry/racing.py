@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from puma.receipts import Receipt
 from puma.registry import open_store, register_all
@@ -15,12 +12,8 @@ from puma.workspace import Workspace
 from tests.registry.forked import CONTEXT, finish, start
 from tests.registry.projects import DATASET, METHODS, make_project, write_audit, write_version
 
-if TYPE_CHECKING:
-    from alembic.runtime.migration import RevisionStep
-
-ROUNDS = 4
+ROUNDS = 3
 PEOPLE = 2
-STEPS_OF_A_MIGRATION = 40  # or more
 
 
 def race(folder: Path, store: str, *, same: bool) -> tuple[Workspace, ...]:
@@ -80,21 +73,3 @@ def _register(workspace: Workspace, barrier: Barrier, person: int) -> None:
 def _connect(workspace: Workspace, barrier: Barrier) -> None:
     barrier.wait(60)
     print(open_store(workspace).get_experiment_by_name("puma").experiment_id)
-
-
-def die_in_the_migration(workspace: Workspace) -> None:
-    """Killed half-way through what MLflow does to an empty database."""
-    from alembic.runtime.migration import HeadMaintainer
-
-    steps = 0
-    finish_step = HeadMaintainer.update_to_step
-
-    def count(self: HeadMaintainer, step: RevisionStep) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == STEPS_OF_A_MIGRATION // 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        finish_step(self, step)
-
-    HeadMaintainer.update_to_step = count  # type: ignore[method-assign]
-    open_store(workspace)

@@ -17,8 +17,9 @@ from puma.registry.promotion import promote
 from puma.registry.verification import verify_version
 from puma.workspace import Workspace
 from tests.registry.forked import start
+from tests.registry.killing import migrate_until
 from tests.registry.projects import DATASET, FEATURES, make_model, make_project
-from tests.registry.racing import PEOPLE, ROUNDS, connect_at_once, die_in_the_migration, race
+from tests.registry.racing import PEOPLE, ROUNDS, connect_at_once, race
 from tests.registry.served import make_servable
 from tests.registry.servers import PASSWORD, Cluster, cluster, free_port, tracking_server
 
@@ -145,7 +146,7 @@ def test_a_first_connection_that_was_cut_short_is_made_good(
     address = cluster.create(migrated=False)
     workspace = make_project(tmp_path / "project")
     log = tmp_path / "log"
-    killed = start(die_in_the_migration, workspace, log=log, MLFLOW_TRACKING_URI=address)
+    killed = start(migrate_until, workspace, 20, log=log, MLFLOW_TRACKING_URI=address)
     killed.join(60)
     assert killed.exitcode == -signal.SIGKILL, log.read_text()
     name = address.rpartition("/")[2]
