@@ -11,13 +11,12 @@ from collections.abc import Iterator
 LONGEST = 300  # characters of what somebody else's software says
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-# By what SQLite, PostgreSQL and PyTorch say, as they have no codes that reach this far.
+# By what SQLite and PostgreSQL say, as they have no codes that reach this far.
 SAID = {
     "database or disk is full": FULL,
     "disk I/O error": FULL,
     "No space left": FULL,
     "File too large": FULL,
-    "PytorchStreamWriter failed writing": FULL,
     "readonly database": FORBIDDEN,
     "unable to open database file": FORBIDDEN,
     "permission denied": FORBIDDEN,
@@ -55,8 +54,6 @@ def is_fault(error: BaseException) -> bool:
         ):  # an OSError: all of `requests`, too
             return True
         if getattr(one, "error_code", None) in REFUSED:
-            return True
-        if isinstance(one, RuntimeError) and _kind(one) is FULL:
             return True
     return False
 

@@ -13,6 +13,7 @@ from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry.certificate import log_certificate
 from puma.registry.environment import source_tags
+from puma.registry.exporting import exports_through_memory
 from puma.registry.faults import first_line, is_fault
 from puma.registry.notes import describe
 from puma.registry.settling import create_model, create_next, persist, settle
@@ -80,7 +81,8 @@ def create_version(client: MlflowClient, workspace: Workspace, draft: Draft) -> 
     run_id = run.info.run_id
     try:
         with mlflow.start_run(run_id=run_id):
-            model_id = _log_model(draft.model, receipt, source)
+            with exports_through_memory():
+                model_id = _log_model(draft.model, receipt, source)
             persist(lambda: _log_inputs(receipt, parent))
             client.log_batch(run_id, params=_params(receipt, parent))
             log_metrics(client, run_id, model_id, receipt)

@@ -105,10 +105,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @contextmanager
-def tracking_server(store: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def tracking_server(
+    store: str, folder: Path, *, port: int | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address of an MLflow server in front of ``store``, with its artifacts in ``folder``."""
-    folder.mkdir(parents=True)
-    port = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
     places = ["--backend-store-uri", store, "--artifacts-destination", str(folder / "artifacts")]
     listening = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (folder / "log").open("wb") as log:
