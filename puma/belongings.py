@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -87,6 +87,13 @@ def belongings(
         _in_cache(cache, identity, set(holding), described, found)
     found.files = {path for path in found.files if path.exists() or path.is_symlink()}
     return found
+
+
+def weights_in_tree(workspace: Workspace, identity: Identity) -> Path | None:
+    """The version's weights in the working tree; None when its receipt is not there."""
+    receipts, _ = _lineage(workspace, identity)
+    paths = [workspace.weights(identity.dataset, name) for name in receipts]
+    return next((path for path in paths if path.exists()), None)
 
 
 def _lineage(workspace: Workspace, identity: Identity) -> tuple[list[str], list[str]]:

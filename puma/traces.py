@@ -11,41 +11,42 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from tqdm import tqdm
 
 SHORTEST = 64  # bytes; fewer could be in a file by chance
-LONGEST = 4096  # bytes of a tensor that are looked for: a part of a file is found, too
+LONGEST = 4096  # bytes; of a file that was cut short, the beginning is found, too
 KEY = 8  # bytes by which a place is taken for a candidate
 BLOCK = 1 << 22  # bytes that are read at once
-COMPRESSED: tuple[tuple[bytes, Callable[[IO[bytes]], IO[bytes]]], ...] = (
-    (b"\x1f\x8b", lambda stream: gzip.GzipFile(fileobj=stream)),
-    (b"BZh", bz2.BZ2File),
-    (b"\xfd7zXZ\x00", lzma.LZMAFile),
-)
+COMPRESSED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 # What a damaged or encrypted archive, or one of another kind with the same first bytes, raises.
-UNREADABLE = (OSError, EOFError, RuntimeError, NotImplementedError, ValueError)
-UNREADABLE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+UNREADABLE: tuple[type[Exception], ...] = (
+    *(OSError, EOFError, RuntimeError, NotImplementedError, ValueError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 
 
-def telling(tensor: bytes) -> bytes | None:
-    """The part of a tensor's bytes to look for; None for one that others may have by chance.
+def pieces(tensor: bytes) -> Iterator[bytes]:
+    """A tensor's bytes in pieces of 64 to 4096; without those that any file may have by chance.
 
-    64 to 4096 bytes, from where the values begin to differ: rows of zeros are everywhere.
+    These are shorter ones, and those of one value alone: zeros are everywhere.
     """
-    values = np.frombuffer(tensor, np.uint8)
-    words = values[: len(values) // 8 * 8].view(np.uint64)
-    if len(values) < SHORTEST or (words == words[0]).all():
-        return None
-    last_alike = (int(np.argmax(words != words[0])) - 1) * 8
-    return tensor[min(last_alike, len(tensor) - SHORTEST) :][:LONGEST]
+    for start in range(0, len(tensor), LONGEST):
+        piece = tensor[start : start + LONGEST]
+        if len(piece) >= SHORTEST and piece != (piece[:8] * (len(piece) // 8 + 1))[: len(piece)]:
+            yield piece
 
 
 class Traces:
-    """What to look for: ``parts``, any one of which tells that a file holds the weights."""
+    """What to look for: :func:`pieces`, any one of which tells that a file holds the weights."""
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self.parts = tuple(sorted(set(parts)))
@@ -70,8 +71,8 @@ class Traces:
             stream.seek(0)
             head = stream.read(8)
             stream.seek(0)
-            for mark, unpack in COMPRESSED:
-                if head.startswith(mark) and self._in_packed(lambda u=unpack: u(stream)):
+            for mark, unpack in COMPRESSED.items():
+                if head.startswith(mark) and self._in_packed(partial(unpack, stream)):
                     return "compressed"
             return self._in_zip(stream) if zipfile.is_zipfile(stream) else None
 
@@ -83,7 +84,7 @@ class Traces:
         for member in archive.infolist():
             # A stored member lies in the file as it is, and was seen.
             packed = member.compress_type != zipfile.ZIP_STORED
-            if packed and self._in_packed(lambda m=member: archive.open(m)):
+            if packed and self._in_packed(partial(archive.open, member)):
                 return f"compressed in its member {member.filename}"
         return None
 
@@ -137,8 +138,14 @@ class Search:
     unread: dict[Path, str]
 
 
-def search(roots: Iterable[Path], traces: Traces, *, skipped: Collection[Path], label: str,
-           progress: bool = True) -> Search:
+def search(
+    roots: Iterable[Path],
+    traces: Traces,
+    *,
+    skipped: Collection[Path],
+    label: str,
+    progress: bool = True,
+) -> Search:
     """Every file below ``roots``, each once; not below ``skipped``.
 
     A file that goes away meanwhile is none. Links to folders are not followed.

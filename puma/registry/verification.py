@@ -20,6 +20,7 @@ from puma.registry.certificate import (
 )
 from puma.registry.findings import Finding, Verification, differences, differs
 from puma.registry.store import open_store
+from puma.registry.tombstones import ERASED, Tombstone, parent_of
 from puma.registry.versions import (
     CERTIFICATE,
     CERTIFICATE_PAGE,
@@ -145,23 +146,31 @@ def _load(client: MlflowClient, dataset: str, found: ModelVersion) -> _Loaded | 
         return none(f"has a certificate of schema {stored.get('schema')}; use a newer PUMA")
     try:
         run = client.get_run(found.run_id)
-        above = parent_version(found.tags)
-        parent = None if above is None else client.get_model_version(found.name, str(above))
+        parent = parent_of(client, found)
     except MlflowException as error:
         return none(f"has lost its run or its parent ({str(error).splitlines()[0]}); {BACKUP}")
     refers = None
     if parent is not None:
         refers = stored.get(CHAIN)
-        if not isinstance(refers, str) or _kept(client, parent, refers) is None:
+        held = None if not isinstance(refers, str) else _kept(client, parent, refers, found.run_id)
+        if held is None:
             refers = parent.tags.get(CERTIFICATE)
+        elif isinstance(parent, Tombstone):  # what was issued, not what the tag says of it
+            parent = parent.certified(json.loads(held))
     rebuilt = build(dataset, dict(found.tags), run, parent, refers)
     return _Loaded(stored, json.loads(json.dumps(rebuilt)), intact, issued, digest(text))
 
 
-def _kept(client: MlflowClient, version: ModelVersion, wanted: str) -> str | None:
-    """The text of the certificate of that digest, the present one or one that it replaced."""
+def _kept(
+    client: MlflowClient, version: ModelVersion | Tombstone, wanted: str, keeper: str
+) -> str | None:
+    """The text of the certificate of that digest, the present one or one that it replaced.
+
+    ``keeper``: the run beside which those of an erased version are kept.
+    """
+    run_id = keeper if isinstance(version, Tombstone) else version.run_id
     for path in (FILE, f"{KEPT}/{wanted}.json"):
-        text = read_artifact(client, version.run_id, path)
+        text = read_artifact(client, run_id, path)
         if text is not None and digest(text) == wanted:
             return text
     return None
@@ -243,28 +252,43 @@ def _chain(client: MlflowClient, found: ModelVersion, refers: str | None) -> Ite
     """The certificates above, each named by the one below it."""
     from mlflow.exceptions import MlflowException
 
-    field, child = CHAIN, found
-    while (above := parent_version(child.tags)) is not None:
+    field, child, keeper, erased = CHAIN, found, found.run_id, ""
+    while True:
         try:
-            parent = client.get_model_version(found.name, str(above))
+            parent = parent_of(client, child)
         except MlflowException:
-            yield Finding(field, "unknown", f"version {above} is not registered any more; {BACKUP}")
+            why = f"version {parent_version(child.tags)} is not registered any more; {BACKUP}"
+            yield Finding(field, "unknown", why)
             return
+        if parent is None:
+            break
+        above = int(parent.version)
         issued = parent.tags.get(CERTIFICATE)
         if issued is None:
             why = f"version {above} has no certificate; run `dvc repro`, which issues it"
             yield Finding(field, "unknown", why)
             return
-        present = read_artifact(client, parent.run_id, FILE)
-        held = None if present is None else digest(present)
-        text = None if refers is None else _kept(client, parent, refers)
+        text = None if refers is None else _kept(client, parent, refers, keeper)
+        if isinstance(parent, Tombstone):
+            held = issued
+            erased += f"; version {above} was erased on {parent.when}, its certificate is kept"
+        else:
+            keeper = parent.run_id
+            present = read_artifact(client, keeper, FILE)
+            held = None if present is None else digest(present)
         if held != issued or text is None:
             why = f"{FILE} of version {above} is not the one that this certificate refers to"
             yield differs(field, refers, held, why)
             return
-        field, child, refers = f"version {above}: {CHAIN}", parent, json.loads(text)[CHAIN]
+        certificate = json.loads(text)
+        if isinstance(parent, Tombstone) and parent.certified(certificate) != parent:
+            why = f"the tag {ERASED}{above} is not what the kept certificate says"
+            yield differs(field, certificate["fingerprint"], parent.fingerprint, why)
+            return
+        field, child, refers = f"version {above}: {CHAIN}", parent, certificate[CHAIN]
     if child is not found:
-        yield Finding(CHAIN, "holds", f"the certificates up to version {child.version}'s")
+        said = f"the certificates up to version {child.version}'s{erased}"
+        yield Finding(CHAIN, "holds", said)
 
 
 def _alias(row: VersionRow, rows: list[VersionRow]) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
-    from torch import Tensor
+    from torch import Tensor, nn
 
 FINGERPRINT = "puma.fingerprint"
 VERDICT = "puma.verdict"
@@ -106,11 +106,12 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    found = _every(client, f"name='{model_name(dataset)}'")
+    found = every_version(client, f"name='{model_name(dataset)}'")
     return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
 
 
-def _every(client: MlflowClient, query: str) -> list[ModelVersion]:
+def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
+    """All versions that ``query`` finds, in the words of MLflow's search."""
     page = client.search_model_versions(query)
     found = list(page)
     while page.token:
@@ -178,24 +179,28 @@ def _choose(rows: list[VersionRow]) -> str:
     return f"choose one of {', '.join([*(str(row.version) for row in rows), *aliases])}"
 
 
-def registered_weights(found: ModelVersion) -> str:
-    """The digest of the weights that the version's model really holds, as a receipt has it.
-
-    Raises RegistryError when the model cannot be loaded.
-    """
+def registered_model(found: ModelVersion) -> nn.Module:
+    """The model of a version. Raises RegistryError when it cannot be loaded."""
     import mlflow.pytorch
 
-    from puma.models import weights_digest
-
     try:
-        model = mlflow.pytorch.load_model(found.source)
+        return mlflow.pytorch.load_model(found.source)
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise RegistryError(
             f"{found.name} {found.version} cannot be loaded ({first}); restore mlruns/ from a "
             "backup, or register the version again in a new store"
         ) from error
-    return weights_digest(model)
+
+
+def registered_weights(found: ModelVersion) -> str:
+    """The digest of the weights that the version's model really holds, as a receipt has it.
+
+    Raises RegistryError when the model cannot be loaded.
+    """
+    from puma.models import weights_digest
+
+    return weights_digest(registered_model(found))
 
 
 def load_predictor(
