@@ -66,7 +66,7 @@ class Traces:
         level deep. Raises OSError for a file that cannot be read.
         """
         with path.open("rb") as stream:
-            if self._in_stream(stream):
+            if self._in_stream(stream.read):
                 return "as they are"
             stream.seek(0)
             head = stream.read(8)
@@ -88,17 +88,17 @@ class Traces:
                 return f"compressed in its member {member.filename}"
         return None
 
-    def _in_packed(self, unpack: Callable[[], IO[bytes]]) -> bool:
+    def _in_packed(self, unpack: Callable[[], Any]) -> bool:
         """Of a damaged one, what comes before the damage; behind it nobody reads any more."""
         try:
             with unpack() as unpacked:
-                return self._in_stream(unpacked)
+                return self._in_stream(unpacked.read1)
         except UNREADABLE:
             return False
 
-    def _in_stream(self, stream: IO[bytes]) -> bool:
+    def _in_stream(self, read: Callable[[int], bytes]) -> bool:
         kept = b""
-        while block := stream.read(max(BLOCK, 2 * self._longest)):
+        while block := read(BLOCK):
             text = kept + block
             if self._in_bytes(text):
                 return True

@@ -102,7 +102,7 @@ def erase(
             plan.stone.version,
             acted=act,
             removed=_listed(workspace, cache, plan),
-            kept=[] if survey is None else survey.kept_lines,
+            kept=[] if survey is None else survey.kept_lines(),
             left=[] if survey is None else [*survey.unsearchable, *survey.finds],
             beyond=beyond(workspace, client, cache, plan.stone, elsewhere),
         )
@@ -140,12 +140,10 @@ class _Survey:
     finds: list[str]
     progress: bool
 
-    @property
     def kept_lines(self) -> list[str]:
         """Of what is kept, that which does not hold the weights."""
-        return [
-            f"{path}: {why}" for path, why in sorted(self.kept.items()) if path not in self.holding
-        ]
+        others = [path for path in sorted(self.kept) if path not in self.holding]
+        return [f"{path}: {self.kept[path]}" for path in others]
 
     def again(self, client: MlflowClient, plan: Plan) -> _Survey:
         """After the removal: only the registered model itself may hold the weights."""
