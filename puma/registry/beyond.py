@@ -82,7 +82,8 @@ def _store(workspace: Workspace, client: MlflowClient, elsewhere: list[str]) -> 
         )
     said += [
         f"{place}: the version's files there are deleted through MLflow; the rest of that store "
-        "is not searched, and it may keep deleted objects (versioning)"
+        "is not searched, it may keep deleted objects (versioning), and MLflow leaves what it "
+        "downloads in temporary folders of the machines that loaded the model"
         for place in elsewhere
     ]
     return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,9 @@ def registered_model(found: ModelVersion) -> nn.Module:
     import mlflow.pytorch
 
     try:
-        return mlflow.pytorch.load_model(found.source)
+        # MLflow would leave what it downloads from a server in a folder of its own choice.
+        with tempfile.TemporaryDirectory(prefix="puma-") as folder:
+            return mlflow.pytorch.load_model(found.source, dst_path=folder)
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise RegistryError(

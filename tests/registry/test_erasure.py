@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import shutil
+import signal
+import socket
 import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +87,11 @@ def holders(root: Path, seed: int) -> list[str]:
 
 
 def files(workspace: Workspace) -> dict[str, bytes]:
-    """All files but locks, and what MLflow notes beside a model that it loads."""
+    """All files but locks."""
     return {
         str(path.relative_to(workspace.root)): path.read_bytes()
         for path in sorted(workspace.root.rglob("*"))
-        if path.is_file() and path.suffix != ".lock" and path.name != "registered_model_meta"
+        if path.is_file() and path.suffix != ".lock"
     }
 
 
@@ -600,3 +607,58 @@ def test_another_store_is_erased_too_and_its_limits_are_told(
     assert done.left == []
     assert holders(tmp_path, 0) == []
     assert any("free pages and backups are not in reach" in line for line in done.beyond)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a tracking server with artifacts of its own, under ``tmp_path / server``."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path / "server"
+    folder.mkdir()
+    store = f"sqlite:///{folder}/store.db"
+    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)]
+    command += ["--backend-store-uri", store, "--artifacts-destination", str(folder / "artifacts")]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while not _answers(port):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_server_keeps_its_rows_and_no_weights(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    workspace = make_project(tmp_path / "project")
+    make_servable(workspace)
+    promote(workspace, DATASET, 3)
+    run_id, _ = ids_of(workspace, 1)
+    assert len(holders(tmp_path, 0)) == 2
+    done = act(workspace)
+    assert done.left == []
+    assert holders(tmp_path, 0) == []
+    assert any("stay until `mlflow gc` is run on it" in line for line in done.beyond)
+    assert sum("the rest of that store is not searched" in line for line in done.beyond) == 2
+    client = open_store(workspace)
+    assert client.get_run(run_id).info.lifecycle_stage == "deleted"
+    assert [row.version for row in list_versions(client, DATASET)] == [2, 3]
+    assert verify_version(workspace, DATASET, 3).conclusion == "holds"
