@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import DataError, DeletionError, RegistryError
 from puma.registry.certificate import (
     FILE,
-    KEPT,
     LIMITS,
     PAGE,
     build,
     digest,
     read_artifact,
 )
+from puma.registry.chain import BACKUP, CHAIN, check_chain, kept_certificate
 from puma.registry.findings import Finding, Verification, differences, differs
 from puma.registry.store import open_store
-from puma.registry.tombstones import ERASED, Tombstone, parent_of
+from puma.registry.tombstones import Tombstone, parent_of
 from puma.registry.versions import (
     CERTIFICATE,
     CERTIFICATE_PAGE,
@@ -30,7 +30,6 @@ from puma.registry.versions import (
     choose_row,
     list_versions,
     model_name,
-    parent_version,
     registered_weights,
 )
 from puma.workspace import Workspace
@@ -38,9 +37,6 @@ from puma.workspace import Workspace
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
-
-CHAIN = "parent_certificate"
-BACKUP = "restore mlruns/ and mlflow.db from a backup"
 
 
 def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | int) -> Verification:
@@ -65,7 +61,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
         *_page(client, found),
         *_weights(found, loaded.trusted),
         *_project(workspace, dataset, loaded.trusted),
-        *_chain(client, found, loaded.trusted[CHAIN]),
+        *check_chain(client, found, loaded.trusted[CHAIN]),
         *_alias(row, rows),
     ]
     return Verification(dataset, row.version, tuple(findings))
@@ -152,28 +148,17 @@ def _load(client: MlflowClient, dataset: str, found: ModelVersion) -> _Loaded | 
     refers = None
     if parent is not None:
         refers = stored.get(CHAIN)
-        held = None if not isinstance(refers, str) else _kept(client, parent, refers, found.run_id)
+        held = (
+            None
+            if not isinstance(refers, str)
+            else kept_certificate(client, parent, refers, found.run_id)
+        )
         if held is None:
             refers = parent.tags.get(CERTIFICATE)
         elif isinstance(parent, Tombstone):  # what was issued, not what the tag says of it
             parent = parent.certified(json.loads(held))
     rebuilt = build(dataset, dict(found.tags), run, parent, refers)
     return _Loaded(stored, json.loads(json.dumps(rebuilt)), intact, issued, digest(text))
-
-
-def _kept(
-    client: MlflowClient, version: ModelVersion | Tombstone, wanted: str, keeper: str
-) -> str | None:
-    """The text of the certificate of that digest, the present one or one that it replaced.
-
-    ``keeper``: the run beside which those of an erased version are kept.
-    """
-    run_id = keeper if isinstance(version, Tombstone) else version.run_id
-    for path in (FILE, f"{KEPT}/{wanted}.json"):
-        text = read_artifact(client, run_id, path)
-        if text is not None and digest(text) == wanted:
-            return text
-    return None
 
 
 def _page(client: MlflowClient, found: ModelVersion) -> Iterator[Finding]:
@@ -246,49 +231,6 @@ def _project(workspace: Workspace, dataset: str, trusted: dict[str, Any]) -> Ite
     for name, count in counted.items():
         if count != stated[name]:
             yield differs(f"deletion.{name}", stated[name], count, "counted in the request")
-
-
-def _chain(client: MlflowClient, found: ModelVersion, refers: str | None) -> Iterator[Finding]:
-    """The certificates above, each named by the one below it."""
-    from mlflow.exceptions import MlflowException
-
-    field, child, keeper, erased = CHAIN, found, found.run_id, ""
-    while True:
-        try:
-            parent = parent_of(client, child)
-        except MlflowException:
-            why = f"version {parent_version(child.tags)} is not registered any more; {BACKUP}"
-            yield Finding(field, "unknown", why)
-            return
-        if parent is None:
-            break
-        above = int(parent.version)
-        issued = parent.tags.get(CERTIFICATE)
-        if issued is None:
-            why = f"version {above} has no certificate; run `dvc repro`, which issues it"
-            yield Finding(field, "unknown", why)
-            return
-        text = None if refers is None else _kept(client, parent, refers, keeper)
-        if isinstance(parent, Tombstone):
-            held = issued
-            erased += f"; version {above} was erased on {parent.when}, its certificate is kept"
-        else:
-            keeper = parent.run_id
-            present = read_artifact(client, keeper, FILE)
-            held = None if present is None else digest(present)
-        if held != issued or text is None:
-            why = f"{FILE} of version {above} is not the one that this certificate refers to"
-            yield differs(field, refers, held, why)
-            return
-        certificate = json.loads(text)
-        if isinstance(parent, Tombstone) and parent.certified(certificate) != parent:
-            why = f"the tag {ERASED}{above} is not what the kept certificate says"
-            yield differs(field, certificate["fingerprint"], parent.fingerprint, why)
-            return
-        field, child, refers = f"version {above}: {CHAIN}", parent, certificate[CHAIN]
-    if child is not found:
-        said = f"the certificates up to version {child.version}'s{erased}"
-        yield Finding(CHAIN, "holds", said)
 
 
 def _alias(row: VersionRow, rows: list[VersionRow]) -> Iterator[Finding]:
