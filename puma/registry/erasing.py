@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator
@@ -66,8 +67,7 @@ class Plan:
             "run_id": self.run_id,
             "model_id": self.model_id,
             "unfinished": self.unfinished,
-            "files": sorted(map(str, self.files)),
-            "stages": {str(lock): sorted(names) for lock, names in self.stages.items()},
+            "files": {str(path): _digest(path) for path in _single_files(self.files)},
             "searched": self.searched,
         }
         text = json.dumps(said, indent=2, sort_keys=True) + "\n"
@@ -85,14 +85,31 @@ def read_plan(path: Path, name: str) -> Plan | None:
         run_id=said["run_id"],
         model_id=said["model_id"],
         unfinished=[(run_id, model_id) for run_id, model_id in said["unfinished"]],
-        files=set(map(Path, said["files"])),
-        stages={Path(lock): set(names) for lock, names in said["stages"].items()},
+        # Another version may have taken the place of a file meanwhile.
+        files={
+            Path(text)
+            for text, digest in said["files"].items()
+            if Path(text).is_file() and _digest(Path(text)) == digest
+        },
         searched=said["searched"],
     )
 
 
+def _single_files(paths: Iterable[Path]) -> set[Path]:
+    """The files that ``paths`` are, or that lie in them."""
+    found = {each for path in paths for each in (path, *path.rglob("*"))}
+    return {path for path in found if path.is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def remove_files(workspace: Workspace, cache: DvcCache | None, plan: Plan) -> None:
-    """Everything of the plan that is a file, then the stages that ``dvc.lock`` tells of."""
+    """The stages that ``dvc.lock`` tells of, while it still leads to them; then every file."""
+    for lock, names in plan.stages.items():
+        forget_stages(lock, names)
     ends = {workspace.root, *([] if cache is None else [cache.folder])}
     for path in sorted(plan.files):
         try:
@@ -110,9 +127,6 @@ def remove_files(workspace: Workspace, cache: DvcCache | None, plan: Plan) -> No
                 f"{path}: cannot be deleted ({error.strerror}); make that possible, and run the "
                 "command again, which goes on from here"
             ) from error
-    for lock, names in plan.stages.items():
-        if lock.exists():
-            forget_stages(lock, names)
 
 
 def keep_certificates(

@@ -255,6 +255,19 @@ def test_a_stray_copy_is_named_and_holds_up_the_end(servable: Workspace, place: 
     assert holders(servable.root, 0) == []
 
 
+def test_what_took_its_place_meanwhile_is_not_its_own(servable: Workspace) -> None:
+    """It was left unfinished, and the tree has another original by now."""
+    stray = servable.root / "stray"
+    stray.write_bytes(first_layer(0))
+    assert act(servable).left
+    write_version(servable, ORIGINAL, weights_seed=80)
+    new = [servable.weights(DATASET, ORIGINAL), servable.receipt(DATASET, ORIGINAL)]
+    before = [path.read_bytes() for path in new]
+    stray.unlink()
+    assert act(servable).removed["files"] == []
+    assert [path.read_bytes() for path in new] == before
+
+
 def test_git_and_the_environment_are_not_searched(servable: Workspace) -> None:
     for place in (".git/objects/x", ".venv/lib/x"):
         path = servable.root / place
