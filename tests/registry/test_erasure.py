@@ -261,6 +261,7 @@ def test_what_took_its_place_meanwhile_is_not_its_own(servable: Workspace) -> No
     stray.write_bytes(first_layer(0))
     assert act(servable).left
     write_version(servable, ORIGINAL, weights_seed=80)
+    write_audit(servable, ORIGINAL, pictures="of the new one")
     new = [servable.weights(DATASET, ORIGINAL), servable.receipt(DATASET, ORIGINAL)]
     before = [path.read_bytes() for path in new]
     stray.unlink()
