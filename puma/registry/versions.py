@@ -109,11 +109,12 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    found = _every(client, f"name='{model_name(dataset)}'")
+    found = every_version(client, f"name='{model_name(dataset)}'")
     return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
 
 
-def _every(client: MlflowClient, query: str) -> list[ModelVersion]:
+def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
+    """All versions that ``query`` finds, in the words of MLflow's search."""
     page = client.search_model_versions(query)
     found = list(page)
     while page.token:
