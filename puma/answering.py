@@ -26,6 +26,7 @@ from puma.registry.lineage import Draft
 from puma.registry.loading import load_identity, load_module
 from puma.registry.registration import find_answer, register_answer
 from puma.registry.sequence import Sequence, sequence_of
+from puma.registry.store import reaches_store
 from puma.registry.versions import RETRAIN_DUE, choose_row, find_version
 from puma.removal import Removal, RemovalMethod, Trained
 from puma.workspace import Workspace
@@ -57,6 +58,7 @@ class Answer:
     seconds: float
 
 
+@reaches_store
 def answer(
     workspace: Workspace,
     dataset: str,
@@ -114,10 +116,12 @@ def answer(
     if known is not None:
         return answered("in place", known)
     refuse_other_training(workspace, rows, parent, identity)
+    # What is taken to a level once drifts from it as others are removed, and is taken there again.
+    marked = people.everybody if remover.idempotent else people.new
     model = load_module(client, found, workspace)
     initial = new_model(identity.model, identity.shape, len(data.classes), seed=identity.seed)
-    trained = Trained(model, people.new.dataset, initial)
-    removal = remover.remove(trained, people.new, progress=progress)
+    trained = Trained(model, marked.dataset, initial)
+    removal = remover.remove(trained, marked, progress=progress)
     receipt = removal_receipt(removal, people.everybody, identity, project_key(workspace.key))
     twin = find_version(client, dataset, receipt.fingerprint)
     if twin is not None:  # the pipeline made it

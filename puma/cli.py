@@ -31,7 +31,7 @@ from puma.cli_project import (
     may_show_ids,
     project_of,
 )
-from puma.cli_registry import promote, verify
+from puma.cli_registry import erase, promote, verify
 from puma.cli_remove import remove
 from puma.cli_suspects import suspects
 from puma.cli_tables import listed, print_comparison, shown
@@ -43,6 +43,7 @@ from puma.workspace import Workspace
 if TYPE_CHECKING:
     from puma.deletion import DeletionSet
     from puma.registry import VersionRow
+    from puma.registry.tombstones import Tombstone
 
 
 class _Group(TyperGroup):
@@ -68,6 +69,7 @@ app = typer.Typer(
 app.command("remove")(remove)
 app.command("promote")(promote)
 app.command("verify")(verify)
+app.command("erase")(erase)
 app.command("suspects")(suspects)
 app.command("removal-benchmark")(removal_benchmark)
 app.command("audit-benchmark")(audit_benchmark)
@@ -82,7 +84,8 @@ def versions(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
 ) -> None:
     """List every registered version of a dataset's model."""
-    rows = _rows(project_of(dataset), dataset)
+    workspace = project_of(dataset)
+    rows = _rows(workspace, dataset)
     if as_json:
         print(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
         return
@@ -93,6 +96,9 @@ def versions(
         [listed(row) for row in rows],
         wrapped=("aliases", "verdict"),
     )
+    for stone in _erased(workspace, dataset):
+        words = f"version {stone.version} ({stone.method}) was erased on {stone.when}"
+        typer.echo(f"{words}; the certificates that refer to it can still be checked")
     if not rows:
         typer.echo(f"no version of puma-{dataset} yet; run `dvc repro`", err=True)
 
@@ -270,6 +276,15 @@ def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:
 
     with reaching(workspace):
         return list_versions(open_store(workspace), dataset)
+
+
+def _erased(workspace: Workspace, dataset: str) -> list[Tombstone]:
+    from puma.registry import open_store
+    from puma.registry.store import reaching
+    from puma.registry.tombstones import tombstones
+
+    with reaching(workspace):
+        return list(tombstones(open_store(workspace), dataset).values())
 
 
 def _refuse_busy(host: str, port: int) -> None:

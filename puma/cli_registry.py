@@ -1,4 +1,5 @@
-"""``puma promote`` and ``puma verify``: which version serves, and whether its record holds.
+"""``puma promote``, ``puma verify`` and ``puma erase``: which version serves, whether its record
+holds, and its end.
 
 MLflow and PyTorch are imported only when a command runs, as in puma.cli.
 """
@@ -6,13 +7,22 @@ MLflow and PyTorch are imported only when a command runs, as in puma.cli.
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from puma.cli_project import REFUSED, DatasetName, crash_tells_nothing, project_of, version_named
 
+if TYPE_CHECKING:
+    from puma.registry.erasure import Erasure
+
 FAILED = 1
+VersionDataset = Annotated[
+    str, typer.Argument(metavar="DATASET", help="Or models:/puma-DATASET/VERSION, alone.")
+]
+VersionName = Annotated[
+    str | None, typer.Argument(metavar="[VERSION]", help="A number or an alias.")
+]
 WORDS = {
     "holds": "holds     ",
     "fails": "FAILS     ",
@@ -60,12 +70,8 @@ def promote(
 
 
 def verify(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="Or models:/puma-DATASET/VERSION, alone.")
-    ],
-    version: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="A number or an alias.")
-    ] = None,
+    dataset: VersionDataset,
+    version: VersionName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
 ) -> None:
     """Check a version against its certificate, and both against what can be computed again.
@@ -86,3 +92,58 @@ def verify(
         typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
     if result.failed or result.unknown:
         raise typer.Exit(FAILED if result.failed else REFUSED)
+
+
+def erase(
+    dataset: VersionDataset,
+    version: VersionName = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Erase; else it is only shown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """Erase a version that serves no more: its model and run, its files, its part of DVC's cache.
+
+    Without --yes, shows what would go and what is out of reach. Afterwards every file of the
+    project is searched for the weights.
+
+    Exit code: 0 nothing of it is left (or would be), 1 something is, 2 it is not to be erased.
+    """
+    dataset, version = version_named(dataset, version)
+    workspace = project_of(dataset)
+    with crash_tells_nothing():
+        from puma.registry.erasure import erase as remove
+
+        done = remove(workspace, dataset, version, act=yes)
+    if as_json:
+        print(json.dumps(done.to_dict(), indent=2, allow_nan=False))
+    else:
+        _print_erasure(done)
+    if done.left:
+        raise typer.Exit(FAILED)
+
+
+def _print_erasure(done: Erasure) -> None:
+    word = "erased" if done.acted else "would erase"
+    titles = {
+        "registry": f"{word} from the registry:",
+        "files": f"{word} files:",
+        "cache": f"{word} from DVC's cache:",
+        "stages": f"{word} stages that dvc.lock tells of:",
+    }
+    sections = [(title, done.removed[kind]) for kind, title in titles.items()]
+    sections += [("stays, as others need it:", done.kept), ("LEFT:", done.left)]
+    sections += [("out of reach:", done.beyond)]
+    for title, lines in sections:
+        if lines:
+            typer.echo("\n  ".join([title, *lines]))
+    name = f"puma-{done.dataset} version {done.version}"
+    if done.left:
+        typer.echo(
+            f"{name}: {'not all is erased' if done.acted else 'not all would be erased'}; "
+            "see LEFT, and run the command again"
+        )
+    elif not any(done.removed.values()):
+        typer.echo(f"{name}: nothing is left to erase")
+    elif done.acted:
+        typer.echo(f"{name} is erased; no file that was searched holds its weights")
+    else:
+        typer.echo(f"{name}: nothing was changed; --yes erases it")

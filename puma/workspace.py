@@ -105,6 +105,10 @@ class Workspace:
     def plots(self, dataset: str, name: str) -> Path:
         return self.root / "plots" / dataset / f"{name}.csv"
 
+    def erasing(self, dataset: str, version: int) -> Path:
+        """What is being erased, while it is: who starts again reads on from there."""
+        return self.root / ".puma" / "erasing" / f"{dataset}-{version}.json"
+
     @property
     def registered(self) -> Path:
         """What the register stage found or created, version by version."""

@@ -126,10 +126,26 @@ def test_the_weights_are_those_that_the_method_makes(answered: Any) -> None:
     assert weights_digest(made) == weights_digest(removal.predictor)
     assert weights_digest(made) != weights_digest(trained.predictor)
 
-    left = replace(data, train=data.train.without(people.rows))
-    more = DeletionSet.of([f"{SUBJECT}{row}" for row in SECOND], left)
-    again = method.remove(Trained(made, left, initial), more, progress=False)
+    # The first ones, too, are taken to their level again.
+    more = DeletionSet.of([f"{SUBJECT}{row}" for row in (*FIRST, *SECOND)], data)
+    again = method.remove(Trained(made, data, initial), more, progress=False)
     assert weights_digest(registered_module(workspace, 6)) == weights_digest(again.predictor)
+
+
+def test_without_a_level_nobody_is_removed_twice(chain: Workspace) -> None:
+    amend_params(chain, "puma: {reference_models: 0, steps: 1}\n")
+    done = respond(chain, 5, SECOND)
+    data = Dataset.load(chain.data(DATASET))
+    first = DeletionSet.of([f"{SUBJECT}{row}" for row in FIRST], data)
+    left = replace(data, train=data.train.without(first.rows))
+    more = DeletionSet.of([f"{SUBJECT}{row}" for row in SECOND], left)
+    method = build_method("puma", chain.settings)
+    initial = build_model(chain.settings.model, data, seed=0)
+    start = Trained(registered_module(chain, 5), left, initial)
+    removal = method.remove(start, more, progress=False)
+    made = registered_module(chain, done.row.version)
+    assert weights_digest(made) == weights_digest(removal.predictor)
+    assert done.row.n_removed == 10
 
 
 def test_a_chain_speaks_of_everybody_whom_it_is_without(answered: Any) -> None:

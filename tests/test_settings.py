@@ -62,6 +62,7 @@ def test_unknown_keys_are_refused_by_name(tmp_path: Path, key: str) -> None:
 
 
 COUNTS = [
+    "retrain_after.count",
     "marking.clusters",
     "model.growth",
     "model.bottleneck",
@@ -81,6 +82,7 @@ COUNTS = [
     "shadow.attack_epochs",
 ]
 POSITIVE = [
+    "retrain_after.drift",
     "training.learning_rate",
     "puma.damping",
     "puma.budget",

@@ -18,6 +18,7 @@ from puma.errors import RegistryError
 from puma.registry import environment
 from puma.registry.faults import is_away
 from puma.registry.page import page
+from puma.registry.tombstones import Tombstone, parent_of
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
@@ -29,7 +30,6 @@ from puma.registry.versions import (
     VERDICT,
     VERDICT_REASON,
     WEIGHTS,
-    parent_version,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def build(
     dataset: str,
     tags: dict[str, str],
     run: Run,
-    parent: ModelVersion | None,
+    parent: ModelVersion | Tombstone | None,
     parent_certificate: str | None,
 ) -> dict[str, Any]:
     """The certificate of the version that has these ``tags``, this ``run`` and this ``parent``.
@@ -101,7 +101,7 @@ def build(
     }
 
 
-def _parent(parent: ModelVersion) -> dict[str, Any]:
+def _parent(parent: ModelVersion | Tombstone) -> dict[str, Any]:
     return {
         "version": int(parent.version),
         "fingerprint": parent.tags.get(FINGERPRINT),
@@ -172,7 +172,7 @@ def log_certificate(
     dataset: str,
     tags: dict[str, str],
     run_id: str,
-    parent: ModelVersion | None,
+    parent: ModelVersion | Tombstone | None,
 ) -> dict[str, str]:
     """Put the certificate and its page beside the run; the tags that vouch for them.
 
@@ -197,8 +197,7 @@ def log_certificate(
 def certify(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
     """Issue the certificate of a version that has none (any more)."""
     current = client.get_model_version(found.name, str(found.version))
-    above = parent_version(current.tags)
-    parent = None if above is None else client.get_model_version(found.name, str(above))
+    parent = parent_of(client, current)
     tags = log_certificate(client, dataset, dict(current.tags), current.run_id, parent)
     for name, value in tags.items():
         client.set_model_version_tag(found.name, str(found.version), name, value)

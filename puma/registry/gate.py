@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from puma.errors import RegistryError
 from puma.registry.faults import is_away
 from puma.registry.loading import registered_weights
+from puma.registry.tombstones import tombstones
 from puma.registry.verification import check_fields
 from puma.registry.versions import (
     AUDITED_DELETION,
@@ -67,7 +68,7 @@ def examine(
         _budget(client, row),
         _subject(found, row),
         _certificate(client, dataset, found),
-        _requests(row, rows),
+        _requests(row, _with_erased(client, dataset, rows)),
     )
 
 
@@ -168,6 +169,15 @@ def _certificate(client: MlflowClient, dataset: str, found: ModelVersion) -> Con
             said = finding.said if state == "unknown" else f"{finding.field}: {finding.said}"
             return Condition("certificate", state, f"{said}; see `puma verify`")
     return Condition("certificate", "holds", "it agrees with the registry")
+
+
+def _with_erased(client: MlflowClient, dataset: str, rows: list[VersionRow]) -> list[VersionRow]:
+    """An erased version tells no less of who was removed."""
+    erased = [stone.row for stone in tombstones(client, dataset).values()]
+    live = {row.version for row in rows}
+    return sorted(
+        [*rows, *(row for row in erased if row.version not in live)], key=lambda row: row.version
+    )
 
 
 def _requests(row: VersionRow, rows: list[VersionRow]) -> Condition:

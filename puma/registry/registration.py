@@ -23,6 +23,7 @@ from puma.registry.lineage import (
 from puma.registry.notes import describe, with_notes
 from puma.registry.settling import newest_removal, point, set_alias, settle, sweep
 from puma.registry.store import database, is_default, open_store, reaches_store, writing
+from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
@@ -145,6 +146,7 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> R
     found = sweep(client, receipt.dataset, FINGERPRINT, receipt.fingerprint)
     created = found is None
     if found is None:
+        refuse_erased(client, receipt)
         found = create_version(client, workspace, staged(workspace, receipt))
     elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, receipt):
         _update(client, workspace, found, receipt, logged)

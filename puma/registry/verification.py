@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import AbsentError, DataError, DeletionError, RegistryError
 from puma.registry.certificate import (
     FILE,
-    KEPT,
     LIMITS,
     PAGE,
     build,
     digest,
     read_artifact,
 )
+from puma.registry.chain import BACKUP, CHAIN, check_chain, kept_certificate
 from puma.registry.faults import is_away
 from puma.registry.findings import Finding, State, Verification, differences, differs
 from puma.registry.loading import registered_weights
 from puma.registry.store import open_store, reaches_store
+from puma.registry.tombstones import Tombstone, parent_of
 from puma.registry.versions import (
     CERTIFICATE,
     CERTIFICATE_PAGE,
@@ -31,16 +32,12 @@ from puma.registry.versions import (
     choose_row,
     list_versions,
     model_name,
-    parent_version,
 )
 from puma.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
-
-CHAIN = "parent_certificate"
-BACKUP = "restore mlruns/ and mlflow.db from a backup"
 
 
 @reaches_store
@@ -66,7 +63,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
         *_page(client, found),
         *_weights(found, loaded.trusted),
         *_project(workspace, dataset, loaded.trusted),
-        *_chain(client, found, loaded.trusted[CHAIN]),
+        *check_chain(client, found, loaded.trusted[CHAIN]),
         *_alias(row, rows),
     ]
     return Verification(dataset, row.version, tuple(findings))
@@ -147,8 +144,7 @@ def _load(client: MlflowClient, dataset: str, found: ModelVersion) -> _Loaded | 
         return none(f"has a certificate of schema {stored.get('schema')}; use a newer PUMA")
     try:
         run = client.get_run(found.run_id)
-        above = parent_version(found.tags)
-        parent = None if above is None else client.get_model_version(found.name, str(above))
+        parent = parent_of(client, found)
     except MlflowException as error:
         if is_away(error):
             raise
@@ -156,19 +152,17 @@ def _load(client: MlflowClient, dataset: str, found: ModelVersion) -> _Loaded | 
     refers = None
     if parent is not None:
         refers = stored.get(CHAIN)
-        if not isinstance(refers, str) or _kept(client, parent, refers) is None:
+        held = (
+            None
+            if not isinstance(refers, str)
+            else kept_certificate(client, parent, refers, found.run_id)
+        )
+        if held is None:
             refers = parent.tags.get(CERTIFICATE)
+        elif isinstance(parent, Tombstone):  # what was issued, not what the tag says of it
+            parent = parent.certified(json.loads(held))
     rebuilt = build(dataset, dict(found.tags), run, parent, refers)
     return _Loaded(stored, json.loads(json.dumps(rebuilt)), intact, issued, digest(text))
-
-
-def _kept(client: MlflowClient, version: ModelVersion, wanted: str) -> str | None:
-    """The text of the certificate of that digest, the present one or one that it replaced."""
-    for path in (FILE, f"{KEPT}/{wanted}.json"):
-        text = read_artifact(client, version.run_id, path)
-        if text is not None and digest(text) == wanted:
-            return text
-    return None
 
 
 def _page(client: MlflowClient, found: ModelVersion) -> Iterator[Finding]:
@@ -224,36 +218,6 @@ def _project(workspace: Workspace, dataset: str, trusted: dict[str, Any]) -> Ite
 def _not_told(field: str, error: DataError | DeletionError) -> Finding:
     state: State = "skipped" if isinstance(error, AbsentError) else "unknown"
     return Finding(field, state, str(error))
-
-
-def _chain(client: MlflowClient, found: ModelVersion, refers: str | None) -> Iterator[Finding]:
-    """The certificates above, each named by the one below it."""
-    from mlflow.exceptions import MlflowException
-
-    field, child = CHAIN, found
-    while (above := parent_version(child.tags)) is not None:
-        try:
-            parent = client.get_model_version(found.name, str(above))
-        except MlflowException as error:
-            if is_away(error):
-                raise
-            yield Finding(field, "unknown", f"version {above} is not registered any more; {BACKUP}")
-            return
-        issued = parent.tags.get(CERTIFICATE)
-        if issued is None:
-            why = f"version {above} has no certificate; run `dvc repro`, which issues it"
-            yield Finding(field, "unknown", why)
-            return
-        present = read_artifact(client, parent.run_id, FILE)
-        held = None if present is None else digest(present)
-        text = None if refers is None else _kept(client, parent, refers)
-        if held != issued or text is None:
-            why = f"{FILE} of version {above} is not the one that this certificate refers to"
-            yield differs(field, refers, held, why)
-            return
-        field, child, refers = f"version {above}: {CHAIN}", parent, json.loads(text)[CHAIN]
-    if child is not found:
-        yield Finding(CHAIN, "holds", f"the certificates up to version {child.version}'s")
 
 
 def _alias(row: VersionRow, rows: list[VersionRow]) -> Iterator[Finding]:

@@ -119,6 +119,12 @@ class RemovalMethod(Strict, ABC):
     training: TrainingSettings = TrainingSettings()
     seed: Seed = 0
 
+    @property
+    def idempotent(self) -> bool:
+        """Whether rows that an earlier removal took out may be marked again, as they should then:
+        they are taken to where they belong, not further."""
+        return False
+
     def fit(
         self,
         model: nn.Module,

@@ -74,6 +74,11 @@ class PUMA(PumaSettings, RemovalMethod):
 
     method = "puma"
 
+    @property
+    def idempotent(self) -> bool:
+        """With a level. The textbook's step would push rows that are gone further."""
+        return self.reference_models > 0
+
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         run: Stepper
         if self.reference_models:

@@ -20,6 +20,11 @@ class Retrain(RetrainSettings, RemovalMethod):
 
     method = "retrain"
 
+    @property
+    def idempotent(self) -> bool:
+        """It starts from the first weights, whoever is gone."""
+        return True
+
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         retained = trained.dataset.train.without(deletion_set.rows)
         model = copy.deepcopy(trained.initial)

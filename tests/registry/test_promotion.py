@@ -292,7 +292,7 @@ def test_files_that_are_gone_cannot_be_checked(servable: Workspace) -> None:
     shutil.rmtree(servable.root / "mlruns/puma/models")
     state_, said = refused(servable, 3)["subject"]
     assert state_ == "unknown"
-    assert "puma-toy 3 cannot be loaded" in said
+    assert "puma-toy/3 cannot be loaded" in said
 
 
 def test_a_failure_is_told_before_what_is_unknown(servable: Workspace) -> None:
