@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -34,13 +35,26 @@ def run_all(
             yield place, _one_thread(function, task)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(tasks)), mp_context=context, initializer=_end_with_parent
+    ) as pool:
         places = {pool.submit(_one_thread, function, task): k for k, task in enumerate(tasks)}
         try:
             for future in as_completed(places):
                 yield places[future], future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Of a pool's process: one whose parent was killed would wait for its next task for ever."""
+
+    def end() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _one_thread(function: Callable[..., T], task: tuple[Any, ...]) -> T:

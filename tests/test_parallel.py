@@ -79,6 +79,39 @@ def test_an_exception_of_another_process_is_raised_and_the_rest_is_dropped(tmp_p
     assert all_ended()
 
 
+def asleep(folder: Path, number: int) -> None:
+    (folder / str(number)).write_text(str(os.getpid()))
+    time.sleep(120)
+
+
+def working(folder: Path) -> None:
+    list(run_all(asleep, [(folder, number) for number in range(2)], jobs=2))
+
+
+def is_running(process: int) -> bool:
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="asks Linux which processes there are")
+def test_processes_do_not_outlive_one_that_is_killed(tmp_path: Path) -> None:
+    parent = multiprocessing.get_context("spawn").Process(target=working, args=(tmp_path,))
+    parent.start()
+    latest = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < latest:
+        time.sleep(0.05)
+    time.sleep(0.1)  # until the second one is written
+    children = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(children) == 2
+    assert all(map(is_running, children))
+    parent.kill()
+    parent.join()
+    latest = time.monotonic() + 20
+    while any(map(is_running, children)) and time.monotonic() < latest:
+        time.sleep(0.05)
+    assert not any(map(is_running, children))
+
+
 @pytest.mark.usefixtures("three_threads")
 def test_an_exception_of_this_process_stops_the_tasks_after_it() -> None:
     results = run_all(failing, [(number,) for number in range(5)], jobs=1)

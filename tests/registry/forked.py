@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -17,13 +18,17 @@ CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
 
 
 def start(
-    target: Callable[..., object], *arguments: Any, log: Path, **environment: str
+    target: Callable[..., object],
+    *arguments: Any,
+    log: Path,
+    named: Mapping[str, Any] | None = None,
+    **environment: str,
 ) -> ForkServerProcess:
     """A process in which ``target`` runs, of a module; what it prints goes to ``log``."""
     CONTEXT.set_forkserver_preload(["tests.registry.warm"])
     with contextlib.chdir(Path(tests.__file__).parents[1]):  # where it imports from
         forkserver.ensure_running()
-    process = CONTEXT.Process(target=_run, args=(target, arguments, log, environment))
+    process = CONTEXT.Process(target=_run, args=(target, arguments, named or {}, log, environment))
     process.start()
     return process
 
@@ -39,6 +44,7 @@ def finish(processes: Mapping[ForkServerProcess, Path], seconds: float = 120) ->
 def _run(
     target: Callable[..., object],
     arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
     log: Path,
     environment: dict[str, str],
 ) -> None:
@@ -46,4 +52,5 @@ def _run(
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     os.environ.update(environment)
-    target(*arguments)
+    tempfile.tempdir = None  # it was looked up before the fork
+    target(*arguments, **named)

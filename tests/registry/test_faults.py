@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -139,7 +138,6 @@ def test_killed_while_the_store_is_made(tmp_path: Path, step: int) -> None:
 
 def register_within(workspace: Workspace, n_bytes: int, temporary: str) -> None:
     """Register where no file can grow beyond ``n_bytes``, as the system has it when it is full."""
-    tempfile.tempdir = None  # it was looked up before the fork
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
     with pytest.raises(RegistryError) as caught:
         register_all(workspace, progress=False)

@@ -17,10 +17,11 @@ import mlflow.server
 import numpy as np
 import torch
 
+from puma import answering
 from puma.registry import promotion, verification
 from tests.registry.projects import FEATURES, make_model
 
-__all__ = ["promotion", "verification"]
+__all__ = ["answering", "promotion", "verification"]
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
     mlflow.pytorch.save_model(

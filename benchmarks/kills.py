@@ -1,0 +1,215 @@
+"""Kill removals of the direct path at random times: is a version ever half there?
+
+    OMP_NUM_THREADS=1 python -m benchmarks.kills --kills 100
+
+Each kill is a SIGKILL to a process that answers a deletion request, at a time that is uniform
+over what a removal takes when it is left alone. Afterwards every new version must hold against
+its certificate and load; every `--rerun-every`-th time the request is made once more, which has
+to leave exactly one new version, with `challenger` on it. The project is the tests' small one,
+or a copy of the one at `--project`, whose pipeline has run.
+Writes docs/results/kills.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+from tqdm import tqdm
+
+from puma.answering import answer
+from puma.data import Dataset
+from puma.files import write_text
+from puma.registry import list_versions, load_predictor, open_store, register_all
+from puma.registry.store import experiment_id
+from puma.registry.verification import verify_version
+from puma.workspace import Workspace
+from tests.audited import DATASET, make_audited
+from tests.registry.forked import finish, start
+
+OUTPUT = Path(__file__).parents[1] / "docs" / "results" / "kills.csv"
+KEPT = ("artifacts", "lineage", "metrics", "plots", "params.yaml", ".puma/deletion.key")
+PEOPLE = 6
+TIMED = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a kill left. ``reached``: how far it had come, by what is in the registry.
+
+    ``left_behind``: files in the folder for temporary ones.
+    """
+
+    reached: str
+    versions_before: int
+    versions_after: int
+    half_versions: int
+    left_behind: int
+    rerun: str
+
+
+def prepare(folder: Path, project: Path | None, dataset: str) -> Workspace:
+    """A project of this benchmark's own, with its versions registered and a request to make."""
+    root = folder / "project"
+    if project is None:
+        template = Workspace(folder / "template")
+        template.root.mkdir()
+        open_store(template)
+        workspace = make_audited(root, template)
+    else:
+        for name in KEPT:
+            source, target = project / name, root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                shutil.copy(source, target)
+        workspace = Workspace(root.resolve())
+        register_all(workspace, progress=False)
+    ids = sorted(set(Dataset.load(workspace.data(dataset)).train.subject_ids.tolist()))
+    people = random.Random(0).sample(ids, PEOPLE)
+    request_of(workspace).write_text("\n".join(["subject_id", *map(str, people)]) + "\n")
+    return workspace
+
+
+def request_of(workspace: Workspace) -> Path:
+    return workspace.root / "request.csv"
+
+
+def remove(workspace: Workspace, dataset: str) -> None:
+    answer(workspace, dataset, "champion", request_of(workspace), progress=False)
+
+
+def look(
+    workspace: Workspace, dataset: str, before: int, runs: int, *, rerun: bool, output: Path
+) -> None:
+    """Write down what is there, as :class:`Found`. Raises AssertionError for a failed rerun."""
+    client = open_store(workspace)
+    new = list_versions(client, dataset)[before:]
+    half = [row.version for row in new if not _is_whole(workspace, dataset, row.version)]
+    n_runs = len(client.search_runs([experiment_id(client)]))
+    reached = "computing" if n_runs == runs else "logging"
+    if new:
+        reached = "done" if "challenger" in new[-1].aliases else "registered"
+    temporary = Path(tempfile.gettempdir())
+    left_behind = sum(path.is_file() for path in temporary.rglob("*"))
+    if rerun:
+        done = answer(workspace, dataset, "champion", request_of(workspace), progress=False)
+        rows = list_versions(client, dataset)
+        assert len(rows) == before + 1
+        assert done.row.version == rows[-1].version
+        assert "challenger" in done.row.aliases
+        assert _is_whole(workspace, dataset, done.row.version)
+    found = Found(
+        reached, before, before + len(new), len(half), left_behind, "completed" if rerun else ""
+    )
+    output.write_text(json.dumps(asdict(found)))
+
+
+def _is_whole(workspace: Workspace, dataset: str, version: int) -> bool:
+    load_predictor(workspace, dataset, version)
+    return verify_version(workspace, dataset, version).conclusion == "holds"
+
+
+@dataclass(frozen=True)
+class Range:
+    """A project that is put back as it was before each shot at it."""
+
+    folder: Path
+    workspace: Workspace
+    dataset: str
+    before: int
+    runs: int
+
+    @classmethod
+    def of(cls, folder: Path, workspace: Workspace, dataset: str) -> Range:
+        client = open_store(workspace)
+        before = len(list_versions(client, dataset))
+        runs = len(client.search_runs([experiment_id(client)]))
+        shutil.copytree(workspace.root, folder / "saved")
+        return cls(folder, workspace, dataset, before, runs)
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "temporary"
+
+    def restore(self) -> None:
+        for path in (self.workspace.root, self.temporary):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(self.folder / "saved", self.workspace.root)
+        self.temporary.mkdir()
+
+    def alone(self) -> float:
+        """Seconds of a removal that nobody disturbs."""
+        self.restore()
+        log, begun = self.folder / "log", time.perf_counter()
+        finish({start(remove, *self._asked, log=log, TMPDIR=str(self.temporary)): log}, 3600)
+        return time.perf_counter() - begun
+
+    def shoot(self, seconds: float, *, rerun: bool) -> Found:
+        """Kill a removal after ``seconds``, unless it is done by then, and see."""
+        self.restore()
+        log, output = self.folder / "log", self.folder / "found.json"
+        process = start(remove, *self._asked, log=log, TMPDIR=str(self.temporary))
+        process.join(seconds)
+        process.kill()
+        process.join()
+        checked = start(
+            look,
+            *(*self._asked, self.before, self.runs),
+            log=log,
+            named={"rerun": rerun, "output": output},
+            TMPDIR=str(self.temporary),
+        )
+        finish({checked: log}, 3600)
+        return Found(**json.loads(output.read_text()))
+
+    @property
+    def _asked(self) -> tuple[Workspace, str]:
+        return self.workspace, self.dataset
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rerun-every", type=int, default=5)
+    parser.add_argument("--project", type=Path, help="a project whose pipeline has run")
+    parser.add_argument("--dataset", default=DATASET, help="of --project")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args()
+    random_times = random.Random(options.seed)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="puma-kills-") as name:
+        folder = Path(name)
+        workspace = prepare(folder, options.project, options.dataset)
+        range_ = Range.of(folder, workspace, options.dataset)
+        begun = [range_.alone() for _ in range(1 + TIMED)]  # the first one makes the forks ready
+        lasts = statistics.median(begun[1:])
+        print(f"a removal takes {lasts:.2f} s")
+        for number in tqdm(range(1, options.kills + 1), desc="kills"):
+            at = random_times.uniform(0, lasts)
+            clock = time.perf_counter()
+            found = range_.shoot(at, rerun=number % options.rerun_every == 0)
+            seconds = time.perf_counter() - clock
+            rows.append({"kill": number, "killed_at": at, **asdict(found), "seconds": seconds})
+    table = pd.DataFrame(rows)
+    write_text(options.output, table.to_csv(index=False, float_format="%.4g"))
+    print(table.groupby("reached")[["kill", "half_versions"]].agg({"kill": "count"}))
+    print(
+        f"{len(table)} kills within {lasts:.2f} s: {table.half_versions.sum()} half versions, "
+        f"{(table.rerun != '').sum()} of {options.kills // options.rerun_every} reruns completed, "
+        f"{table.seconds.sum():.0f} s in all"
+    )
+
+
+if __name__ == "__main__":
+    main()
