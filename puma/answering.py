@@ -26,6 +26,7 @@ from puma.registry.lineage import Draft
 from puma.registry.loading import load_identity, load_module
 from puma.registry.registration import find_answer, register_answer
 from puma.registry.sequence import Sequence, sequence_of
+from puma.registry.store import reaches_store
 from puma.registry.versions import RETRAIN_DUE, choose_row, find_version
 from puma.removal import Removal, RemovalMethod, Trained
 from puma.workspace import Workspace
@@ -57,6 +58,7 @@ class Answer:
     seconds: float
 
 
+@reaches_store
 def answer(
     workspace: Workspace,
     dataset: str,

@@ -182,7 +182,8 @@ def ui(
 ) -> None:
     """Serve the MLflow UI of this project's registry, until Ctrl-C."""
     workspace = Workspace.find()
-    from puma.registry.store import is_server, open_store, tracking_uri, without_password
+    from puma.registry.faults import without_password
+    from puma.registry.store import is_server, open_store, tracking_uri
 
     uri = tracking_uri(workspace)
     if is_server(uri):
@@ -271,8 +272,10 @@ def _unknown(ids: tuple[str, ...]) -> str:
 
 def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:
     from puma.registry import list_versions, open_store
+    from puma.registry.store import reaching
 
-    return list_versions(open_store(workspace), dataset)
+    with reaching(workspace):
+        return list_versions(open_store(workspace), dataset)
 
 
 def _erased(workspace: Workspace, dataset: str) -> list[Tombstone]:

@@ -14,6 +14,7 @@ from puma.errors import AuditError
 from puma.ledger import find_data, find_request
 from puma.pipeline import load_deletion_set
 from puma.registry import VersionRow, list_versions, load_predictor, open_store
+from puma.registry.store import reaches_store
 from puma.registry.versions import choose_row
 from puma.settings import original_of
 from puma.workspace import Workspace
@@ -21,6 +22,7 @@ from puma.workspace import Workspace
 BATCH = 64
 
 
+@reaches_store
 def audit_version(
     workspace: Workspace, dataset: str, version_or_alias: str | int, *, progress: bool = False
 ) -> tuple[VersionRow, AuditReport]:

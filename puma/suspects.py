@@ -22,6 +22,7 @@ from puma.ledger import find_data, find_request
 from puma.receipts import Receipt
 from puma.registry import VersionRow, list_versions, model_name, open_store
 from puma.registry.loading import load_module
+from puma.registry.store import reaches_store
 from puma.registry.versions import find_row
 from puma.workspace import Workspace
 
@@ -176,6 +177,7 @@ def rank_all(
     }
 
 
+@reaches_store
 def load_version(
     workspace: Workspace, dataset: str, version: str | int = "champion"
 ) -> tuple[VersionRow, nn.Module, Dataset]:
@@ -214,6 +216,7 @@ def _ranker(method: str, criterion: str | None, weight_decay: float) -> tuple[Ra
     return kind(criterion=chosen, weight_decay=weight_decay), chosen  # type: ignore[call-arg]
 
 
+@reaches_store
 def _find(workspace: Workspace, dataset: str, version: str | int) -> VersionRow:
     """By the name of a version that the pipeline made last; else by number or alias."""
     client = open_store(workspace)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
 from puma.registry import environment
+from puma.registry.faults import is_away
 from puma.registry.page import page
 from puma.registry.tombstones import Tombstone, parent_of
 from puma.registry.versions import (
@@ -227,5 +228,7 @@ def read_artifact(client: MlflowClient, run_id: str, path: str) -> str | None:
         with tempfile.TemporaryDirectory(prefix="puma-") as folder:
             fetched = Path(client.download_artifacts(run_id, path, folder))
             return fetched.read_text(encoding="utf-8")
-    except (MlflowException, OSError, UnicodeDecodeError):
+    except (MlflowException, OSError, UnicodeDecodeError) as error:
+        if is_away(error):
+            raise
         return None

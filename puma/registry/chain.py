@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from puma.registry.certificate import FILE, KEPT, digest, read_artifact
+from puma.registry.faults import is_away
 from puma.registry.findings import Finding, differences, differs
 from puma.registry.tombstones import ERASED, Tombstone, parent_of
 from puma.registry.versions import CERTIFICATE, parent_version
@@ -43,7 +44,9 @@ def check_chain(client: MlflowClient, found: ModelVersion, refers: str | None) -
     while True:
         try:
             parent = parent_of(client, child)
-        except MlflowException:
+        except MlflowException as error:
+            if is_away(error):
+                raise
             why = f"version {parent_version(child.tags)} is not registered any more; {BACKUP}"
             yield Finding(field, "unknown", why)
             return

@@ -34,7 +34,7 @@ from puma.registry.erasing import (
     remove_unfinished,
 )
 from puma.registry.loading import load_graph
-from puma.registry.store import EXPERIMENT, open_store, writing
+from puma.registry.store import EXPERIMENT, open_store, reaches_store, writing
 from puma.registry.tombstones import tombstones
 from puma.registry.versions import VersionRow, list_versions
 from puma.traces import Search, Traces, search
@@ -63,6 +63,7 @@ class Erasure:
         return asdict(self)
 
 
+@reaches_store
 def erase(
     workspace: Workspace,
     dataset: str,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from puma.errors import RegistryError
+from puma.registry.faults import is_away
 from puma.registry.loading import registered_weights
 from puma.registry.tombstones import tombstones
 from puma.registry.verification import check_fields
@@ -121,7 +122,9 @@ def _budget_of(client: MlflowClient, row: VersionRow) -> float | None:
     try:
         params = client.get_run(row.run_id).data.params if row.run_id else {}
         return float(params["budget"])
-    except (MlflowException, KeyError, ValueError):
+    except (MlflowException, KeyError, ValueError) as error:
+        if is_away(error):
+            raise
         return None
 
 

@@ -13,7 +13,10 @@ from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry.certificate import log_certificate
 from puma.registry.environment import source_tags
+from puma.registry.exporting import exports_through_memory
+from puma.registry.faults import first_line, is_fault
 from puma.registry.notes import describe
+from puma.registry.settling import create_model, create_next, persist, settle
 from puma.registry.store import experiment_id
 from puma.registry.versions import (
     AUDITED_DELETION,
@@ -25,7 +28,6 @@ from puma.registry.versions import (
     VERDICT_REASON,
     WEIGHTS,
     find_version,
-    model_name,
 )
 from puma.settings import ModelSettings
 from puma.workspace import Workspace
@@ -79,8 +81,9 @@ def create_version(client: MlflowClient, workspace: Workspace, draft: Draft) -> 
     run_id = run.info.run_id
     try:
         with mlflow.start_run(run_id=run_id):
-            model_id = _log_model(draft.model, receipt, source)
-            _log_inputs(receipt, parent)
+            with exports_through_memory():
+                model_id = _log_model(draft.model, receipt, source)
+            persist(lambda: _log_inputs(receipt, parent))
             client.log_batch(run_id, params=_params(receipt, parent))
             log_metrics(client, run_id, model_id, receipt)
             _log_curve(client, run_id, receipt)
@@ -88,10 +91,21 @@ def create_version(client: MlflowClient, workspace: Workspace, draft: Draft) -> 
             client.log_text(run_id, receipt.identity, IDENTITY)
             tags = {**_tags(receipt, parent), **draft.tags}
             tags |= log_certificate(client, receipt.dataset, tags, run_id, parent)
-        return _register(client, receipt, parent, run_id, model_id, tags)
-    except BaseException:
-        client.set_terminated(run_id, status="FAILED")
+        made = _register(client, receipt, parent, run_id, model_id, tags)
+    except BaseException as error:
+        _end_as_failed(client, run_id, error)
         raise
+    return settle(client, receipt.dataset, FINGERPRINT, receipt.fingerprint, made)
+
+
+def _end_as_failed(client: MlflowClient, run_id: str, error: BaseException) -> None:
+    """The store may be what failed: then ``error`` says so, and the run stays as it is."""
+    try:
+        client.set_terminated(run_id, status="FAILED")
+    except Exception as second:
+        if not is_fault(second):
+            raise
+        error.add_note(f"run {run_id} could not be marked as failed, either: {first_line(second)}")
 
 
 def find_parent(client: MlflowClient, receipt: Receipt) -> ModelVersion | None:
@@ -286,15 +300,15 @@ def _register(
     model_id: str,
     tags: dict[str, str],
 ) -> ModelVersion:
-    name = model_name(receipt.dataset)
-    if not client.search_registered_models(f"name='{name}'"):
-        client.create_registered_model(
-            name,
-            description=f"Models of {receipt.dataset}: the originals, and what each removal made "
-            "of them. `champion` serves; `challenger` is the newest removal.",
-        )
-    return client.create_model_version(
-        name,
+    create_model(
+        client,
+        receipt.dataset,
+        f"Models of {receipt.dataset}: the originals, and what each removal made of them. "
+        "`champion` serves; `challenger` is the newest removal.",
+    )
+    return create_next(
+        client,
+        receipt.dataset,
         source=f"models:/{model_id}",
         run_id=run_id,
         model_id=model_id,

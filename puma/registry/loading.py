@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from puma.errors import ModelError, RegistryError
 from puma.receipts import Identity
 from puma.registry.certificate import read_artifact
-from puma.registry.store import open_store
+from puma.registry.faults import is_away
+from puma.registry.store import open_store, reaches_store
 from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name
 from puma.workspace import Workspace
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 ARCHIVE = Path("data", "model.pt2")  # in a logged model's folder
 PICKLES = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 RESTORE = "restore mlruns/ from a backup, or register the version again in a new store"
+
+
+class ChangedIdentityError(RegistryError):
+    """A version is no longer what it was registered as."""
 
 
 def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn.Module:
@@ -60,6 +65,8 @@ def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn
     except RegistryError:
         raise
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
+        if is_away(error):
+            raise
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise RegistryError(f"{name} cannot be loaded ({first}); {RESTORE}") from error
 
@@ -89,7 +96,10 @@ def registered_weights(found: ModelVersion) -> str:
 
 
 def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
-    """What ``found`` was registered as. Raises RegistryError when its run does not say."""
+    """What ``found`` was registered as.
+
+    Raises RegistryError when its run does not say, ChangedIdentityError when it says another.
+    """
     name = f"{found.name}/{found.version}"
     text = read_artifact(client, found.run_id, IDENTITY) if found.run_id else None
     if FINGERPRINT not in found.tags or text is None:
@@ -100,11 +110,11 @@ def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
     try:
         identity = Identity.model_validate_json(text)
     except ValidationError as error:
-        raise RegistryError(
+        raise ChangedIdentityError(
             f"{IDENTITY} of {name} was changed ({error.error_count()} problems); {RESTORE}"
         ) from error
     if identity.fingerprint != found.tags[FINGERPRINT]:
-        raise RegistryError(
+        raise ChangedIdentityError(
             f"{IDENTITY} of {name} or its tag {FINGERPRINT} was changed: they do not agree; "
             f"{RESTORE}"
         )
@@ -142,6 +152,7 @@ def load_module(client: MlflowClient, found: ModelVersion, workspace: Workspace)
     return module.eval()
 
 
+@reaches_store
 def load_predictor(
     workspace: Workspace,
     dataset: str,

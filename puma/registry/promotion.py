@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from puma.errors import RegistryError
 from puma.registry.gate import Condition, examine
 from puma.registry.notes import add_note
-from puma.registry.store import open_store, writing
+from puma.registry.store import open_store, reaches_store, writing
 from puma.registry.versions import (
     CHAMPION,
     FORCED,
@@ -54,6 +54,7 @@ class Promotion:
     overrode: tuple[str, ...] = ()
 
 
+@reaches_store
 def promote(
     workspace: Workspace, dataset: str, version_or_alias: str | int, *, force: str | None = None
 ) -> Promotion:

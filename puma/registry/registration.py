@@ -21,18 +21,18 @@ from puma.registry.lineage import (
     verdict_tags,
 )
 from puma.registry.notes import describe, with_notes
-from puma.registry.store import database, is_default, open_store, writing
+from puma.registry.settling import newest_removal, point, set_alias, settle, sweep
+from puma.registry.store import database, is_default, open_store, reaches_store, writing
 from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
     CHAMPION,
+    FINGERPRINT,
     IDEMPOTENCY_KEY,
     aliases_of,
     find_aliases,
-    find_tagged,
     find_version,
-    model_name,
     parent_version,
 )
 from puma.workspace import Workspace
@@ -55,14 +55,15 @@ class Registered:
     created: bool
 
 
+@reaches_store
 def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registered]:
     """Give every receipt its version, ``champion`` and ``challenger`` theirs, and write it down.
 
     Called again it finds everything in place. ``champion`` becomes the first original and is
-    never moved here; ``challenger`` is the last receipt's version, unless the direct path
-    (:func:`register_answer`) made a newer one. Where the metrics of a
-    receipt came out differently, its version shows the new ones, timings excepted. Raises
-    RegistryError, DataError or ModelError; the versions made before that stay.
+    never moved here; ``challenger`` is the last receipt's version, unless a newer removal
+    was registered by somebody else, or by the direct path (:func:`register_answer`). Where the
+    metrics of a receipt came out differently, its version shows the new ones, timings excepted.
+    Raises RegistryError, DataError or ModelError; the versions made before that stay.
     """
     client = open_store(workspace)
     registered = []
@@ -87,6 +88,7 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     ]
 
 
+@reaches_store
 def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, bool]:
     """Register what the direct path made, unless it is registered; its number, and whether now.
 
@@ -99,15 +101,22 @@ def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, 
         if known is not None:
             return known, False
         tagged = replace(draft, tags={**draft.tags, IDEMPOTENCY_KEY: key})
-        number = create_version(client, workspace, tagged).version
-        client.set_registered_model_alias(model_name(dataset), CHALLENGER, str(number))
-    return int(number), True
+        made = create_version(client, workspace, tagged)
+        found = settle(client, dataset, IDEMPOTENCY_KEY, key, made)
+        _point_challenger(client, dataset, [int(found.version)])
+    return int(found.version), True
 
 
 def find_answer(client: MlflowClient, dataset: str, key: str) -> int | None:
-    """The version that the direct path registered for ``key``; None when there is none."""
-    found = find_tagged(client, dataset, IDEMPOTENCY_KEY, key)
-    return None if found is None else int(found.version)
+    """The version that the direct path registered for ``key``; None when there is none.
+
+    Where registering it was cut short, it is completed.
+    """
+    found = sweep(client, dataset, IDEMPOTENCY_KEY, key)
+    if found is None:
+        return None
+    _point_challenger(client, dataset, [int(found.version)])
+    return int(found.version)
 
 
 def all_registered(workspace: Workspace) -> bool:
@@ -115,6 +124,7 @@ def all_registered(workspace: Workspace) -> bool:
     return missing(workspace) is None
 
 
+@reaches_store
 def missing(workspace: Workspace) -> str | None:
     """The first thing that :func:`register_all` would have to do; None when nothing is left."""
     if is_default() and not database(workspace).exists():
@@ -133,7 +143,7 @@ def missing(workspace: Workspace) -> str | None:
 
 
 def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> Registered:
-    found = find_version(client, receipt.dataset, receipt.fingerprint)
+    found = sweep(client, receipt.dataset, FINGERPRINT, receipt.fingerprint)
     created = found is None
     if found is None:
         refuse_erased(client, receipt)
@@ -196,32 +206,22 @@ def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: Receip
 
 
 def _set_aliases(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
-    aliases = find_aliases(client, dataset)
-    for alias, version in _aliases_due(client, dataset, aliases, versions).items():
-        client.set_registered_model_alias(model_name(dataset), alias, str(version))
+    """For the versions of one dataset's receipts in order."""
+    if CHAMPION not in find_aliases(client, dataset):
+        set_alias(client, dataset, CHAMPION, versions[0])
+    _point_challenger(client, dataset, versions)
 
 
-def _aliases_due(
-    client: MlflowClient, dataset: str, aliases: dict[str, int], versions: Sequence[int]
-) -> dict[str, int]:
-    """The aliases still to be set, for the versions of one dataset's receipts in order."""
-    due = {}
+def _point_challenger(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
+    point(client, dataset, CHALLENGER, lambda: newest_removal(client, dataset, versions))
+
+
+def _misplaced(aliases: Mapping[str, int], versions: Sequence[int]) -> str | None:
+    """The first alias that is not where it belongs; a newer removal's maker sees to that one."""
     if CHAMPION not in aliases:
-        due[CHAMPION] = versions[0]
-    challenger = aliases.get(CHALLENGER)
-    if challenger != versions[-1] and not _is_newer_answer(client, dataset, challenger, versions):
-        due[CHALLENGER] = versions[-1]
-    return due
-
-
-def _is_newer_answer(
-    client: MlflowClient, dataset: str, challenger: int | None, versions: Sequence[int]
-) -> bool:
-    """Whether the direct path answered a request after the pipeline did its own."""
-    if challenger is None or challenger < versions[-1]:
-        return False
-    found = client.get_model_version(model_name(dataset), str(challenger))
-    return IDEMPOTENCY_KEY in found.tags
+        return CHAMPION
+    challenger = aliases.get(CHALLENGER, 0)
+    return None if challenger == versions[-1] or challenger > max(versions) else CHALLENGER
 
 
 def _survey(
@@ -257,6 +257,6 @@ def _survey(
                 }
             )
         versions = [row["version"] for row in record[dataset]]
-        for alias in _aliases_due(client, dataset, aliases, versions):
+        if (alias := _misplaced(aliases, versions)) is not None:
             return record, f"{dataset}: alias {alias} is not in place"
     return record, None

@@ -7,25 +7,49 @@ artifacts under ``mlruns/``. MLFLOW_TRACKING_URI names another one (PostgreSQL, 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import logging
 import os
-import re
+import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from filelock import FileLock
 
-from puma.errors import RegistryError
+from puma.errors import PumaError, RegistryError
+from puma.registry.connecting import REBUILD, alone, connect
+from puma.registry.faults import first_line, is_fault, remedy, showable, without_password
 from puma.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+P = ParamSpec("P")
+T = TypeVar("T")
 EXPERIMENT = "puma"
 OVERRIDE = "MLFLOW_TRACKING_URI"
-REBUILD = "delete mlflow.db and mlruns/puma, then run `dvc repro`, which registers every version"
+# What the user sets goes before.
+DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # One bar for every small file that is read, on the terminal that is to show an answer.
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # A server's client would print addresses among the answers of a command.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # A kept connection would go on writing into a mlflow.db that was deleted meanwhile.
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
+    # A server that is away is to be reported within seconds, not after minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "PGCONNECT_TIMEOUT": "10",
+}
+BUSY = 20.0  # seconds, as long as MLflow itself waits for a SQLite file that is written to
 
 
 def database(workspace: Workspace) -> Path:
@@ -56,6 +80,9 @@ def tracking_uri(workspace: Workspace) -> str:
     if relative != uri and not Path(relative).is_absolute():
         # Left as it is, it would be another store in every working directory.
         return f"sqlite:///{workspace.root.resolve() / relative}"
+    if uri.startswith("postgresql://") and importlib.util.find_spec("psycopg2"):
+        # Which driver SQLAlchemy takes when none is named depends on its version.
+        return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
     return uri
 
 
@@ -68,38 +95,66 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def without_password(uri: str) -> str:
-    """``uri`` as it may be shown."""
-    return re.sub(r"//[^@/]*@", "//***@", uri)
-
-
 def open_store(workspace: Workspace) -> MlflowClient:
     """A client of the store, which is created on first use; experiment ``puma`` exists in it.
 
     The store is also made the current one of this process, for ``mlflow.*`` calls. Raises
     RegistryError, saying what to do, for a store that cannot be used.
     """
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # One bar for every small file that is read, on the terminal that is to show an answer.
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    # A kept connection would go on writing into a mlflow.db that was deleted meanwhile.
-    os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
     uri = tracking_uri(workspace)
     import mlflow
 
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    # It logs what it raises as well, with the statement and all of its values.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     folder = workspace.root / ".puma"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # MLflow's first migration is not safe against a second process that starts it too.
-    with FileLock(folder / "mlflow.lock"):
-        if is_default():
-            _refuse_file_store(workspace)
-            _create(workspace)
-            _refuse_unknown_schema(database(workspace))
-        client = _connect(uri)
-        _check_experiment(client, workspace, uri)
+    with reaching(workspace):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # MLflow's first migration is not safe against a second process that starts it too.
+        with FileLock(folder / "mlflow.lock"), alone(uri):
+            if is_default():
+                _refuse_file_store(workspace)
+                _create(workspace)
+                _refuse_unknown_schema(database(workspace))
+            client = connect(uri)
+            _check_experiment(client, workspace, uri)
     _make_current(mlflow, uri)
     return client
+
+
+@contextlib.contextmanager
+def reaching(workspace: Workspace) -> Iterator[None]:
+    """Around everything that talks to the store: its disk, its locks, its server may fail.
+
+    Raises RegistryError in place of such a failure. What is wrong with the program is raised as
+    it is.
+    """
+    try:
+        yield
+    except PumaError:
+        raise
+    except Exception as error:
+        if not is_fault(error):
+            raise
+        uri = tracking_uri(workspace)
+        raise RegistryError(
+            f"{without_password(uri)}: {first_line(error)}; {remedy(uri, error) or 'see to that'} "
+            "and run the same command again. Every version is registered as a whole or not at all"
+        ) from showable(error)
+
+
+def reaches_store(
+    act: Callable[Concatenate[Workspace, P], T],
+) -> Callable[Concatenate[Workspace, P], T]:
+    """A function of a workspace, all of it within :func:`reaching`."""
+
+    @functools.wraps(act)
+    def within(workspace: Workspace, *arguments: P.args, **named: P.kwargs) -> T:
+        with reaching(workspace):
+            return act(workspace, *arguments, **named)
+
+    return within
 
 
 def writing(workspace: Workspace) -> FileLock:
@@ -151,15 +206,18 @@ def _create(workspace: Workspace) -> None:
     path = database(workspace)
     if path.exists() and path.stat().st_size > 0:
         return
+    folder = workspace.root / ".puma"
+    for killed in folder.glob("mlflow-*/"):  # who made it held the lock that is held now
+        shutil.rmtree(killed)
     for leftover in ("-journal", "-wal", "-shm"):  # of a deleted database: would corrupt this one
         path.with_name(path.name + leftover).unlink(missing_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="mlflow-", dir=workspace.root / ".puma") as folder,
+        tempfile.TemporaryDirectory(prefix="mlflow-", dir=folder) as made,
         contextlib.chdir(workspace.root),  # where experiment "Default" puts its artifacts
     ):
-        new = Path(folder, path.name)
-        client = _connect(f"sqlite:///{new.resolve()}")
-        client.create_experiment(EXPERIMENT, artifact_location=_artifacts(workspace))
+        new = Path(made, path.name)
+        client = connect(f"sqlite:///{new.resolve()}")
+        _create_experiment(client, workspace, "sqlite:")
         new.replace(path)
 
 
@@ -173,12 +231,14 @@ def _refuse_unknown_schema(path: Path) -> None:
     import mlflow
 
     try:
-        with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection:
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY)) as connection:
             tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
             if ("alembic_version",) not in tables:
                 return
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
+        if is_fault(error):
+            raise
         raise RegistryError(f"{path}: not a usable database ({error}); {REBUILD}") from error
     known = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
     if row and not any(known.glob(f"{row[0]}_*.py")):
@@ -188,34 +248,17 @@ def _refuse_unknown_schema(path: Path) -> None:
         )
 
 
-def _connect(uri: str) -> MlflowClient:
-    from alembic.util import CommandError
-    from mlflow import MlflowClient
+def _create_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> None:
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
+    location = None if is_server(uri) else _artifacts(workspace)
+    if location is not None:  # whether it is there tells whether a machine has the artifacts
+        _artifact_folder(location).mkdir(parents=True, exist_ok=True)
     try:
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        client.search_registered_models(max_results=1)
-    except (MlflowException, SQLAlchemyError, CommandError) as error:
-        what = without_password(str(error).splitlines()[0])
-        raise RegistryError(f"{without_password(uri)}: {_remedy(uri, what)}") from error
-    return client
-
-
-def _remedy(uri: str, what: str) -> str:
-    if not uri.startswith("sqlite:"):
-        return f"cannot be opened ({what}); check the address in {OVERRIDE} and that it is up"
-    if "out-of-date database schema" in what:
-        return (
-            f"its schema is not the installed MLflow's ({what.split('. ')[0]}). Made by an older "
-            f"MLflow: copy the file, then run `mlflow db upgrade '{uri}'`. If that fails, its "
-            f"first creation was interrupted: {REBUILD}"
-        )
-    return (
-        f"cannot be migrated ({what}): a migration was interrupted in the middle. If it held "
-        f"runs of your own, restore a backup; otherwise {REBUILD}"
-    )
+        client.create_experiment(EXPERIMENT, artifact_location=location)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # somebody else was quicker
+            raise
 
 
 def _check_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> None:
@@ -226,18 +269,34 @@ def _check_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> N
     """
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
-        location = None if is_server(uri) else _artifacts(workspace)
-        client.create_experiment(EXPERIMENT, artifact_location=location)
-        return
+        _create_experiment(client, workspace, uri)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment.lifecycle_stage != "active":
         raise RegistryError(
             f"{without_password(uri)}: experiment {EXPERIMENT!r} was deleted, and the runs of "
             "every version with it; restore it: MLFLOW_TRACKING_URI=<the store> mlflow "
             f"experiments restore --experiment-id {experiment.experiment_id}"
         )
-    if is_default() and experiment.artifact_location != _artifacts(workspace):
+    if is_default():
+        _refuse_moved(workspace, experiment.artifact_location)
+    elif not is_server(uri) and experiment.artifact_location.startswith("file:"):
+        folder = _artifact_folder(experiment.artifact_location)
+        if not folder.is_dir():
+            raise RegistryError(
+                f"{without_password(uri)}: the files of its models lie in {folder}, where it was "
+                "first used, and that folder is not here; share it, or put `mlflow server "
+                f"--artifacts-destination …` in front of the database and {OVERRIDE} to that"
+            )
+
+
+def _artifact_folder(location: str) -> Path:
+    return Path(url2pathname(urlsplit(location).path))
+
+
+def _refuse_moved(workspace: Workspace, location: str) -> None:
+    if location != _artifacts(workspace):
         raise RegistryError(
-            f"{database(workspace)}: its models lie in {experiment.artifact_location}, not in "
+            f"{database(workspace)}: its models lie in {location}, not in "
             f"{_artifacts(workspace)}: the project folder was moved or copied, and MLflow keeps "
             f"absolute paths. Move it back, or {REBUILD} at the new place"
         )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
+from puma.registry.faults import is_away
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -77,9 +78,7 @@ def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelV
 
 def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVersion | None:
     """The oldest version with that tag; None when there is none."""
-    found = client.search_model_versions(
-        f"name='{model_name(dataset)}' and tags.`{tag}` = '{value}'"
-    )
+    found = every_version(client, dataset, f"tags.`{tag}` = '{value}'")
     return min(found, key=lambda version: int(version.version), default=None)
 
 
@@ -109,16 +108,21 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    found = every_version(client, f"name='{model_name(dataset)}'")
+    found = every_version(client, dataset)
     return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
 
 
-def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
-    """All versions that ``query`` finds, in the words of MLflow's search."""
-    page = client.search_model_versions(query)
+def every_version(client: MlflowClient, dataset: str | None, query: str = "") -> list[ModelVersion]:
+    """The versions of ``dataset``'s model, in no order, that MLflow's ``query`` finds.
+
+    None: of all models, other people's, too.
+    """
+    named = [] if dataset is None else [f"name='{model_name(dataset)}'"]
+    asked = " and ".join([*named, *([query] if query else [])])
+    page = client.search_model_versions(asked)
     found = list(page)
     while page.token:
-        page = client.search_model_versions(query, page_token=page.token)
+        page = client.search_model_versions(asked, page_token=page.token)
         found += page
     return found
 
@@ -129,7 +133,9 @@ def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
 
     try:
         logged = client.get_run(run_id).data.metrics if run_id else {}
-    except MlflowException:
+    except MlflowException as error:
+        if is_away(error):
+            raise
         return {}
     return {name: value for name, value in logged.items() if math.isfinite(value)}
 

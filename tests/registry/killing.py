@@ -1,0 +1,134 @@
+"""A process that is killed at its k-th write, and what has to hold of the registry afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from puma.receipts import read_receipts
+from puma.registry import list_versions, load_predictor, missing, open_store, register_all
+from puma.registry.promotion import promote
+from puma.registry.verification import verify_version
+from puma.registry.versions import CHAMPION, find_aliases
+from puma.workspace import Workspace
+from tests.registry.projects import DATASET, FEATURES
+
+if TYPE_CHECKING:
+    from alembic.runtime.migration import RevisionStep
+
+
+def register_until(workspace: Workspace, step: int) -> None:
+    """Register what is missing; killed before the ``step``-th write, counted from 1."""
+    _count_writes(workspace.root, _kill_at(step))
+    register_all(workspace, progress=False)
+
+
+def promote_until(workspace: Workspace, step: int) -> None:
+    """Let version 3 serve; killed as in :func:`register_until`."""
+    _count_writes(workspace.root, _kill_at(step))
+    promote(workspace, DATASET, 3)
+
+
+def check_whole(workspace: Workspace, n_before: int) -> None:
+    """Whole or absent: at most one version more than before, which holds and can be loaded."""
+    rows = list_versions(open_store(workspace), DATASET)
+    assert len(rows) - n_before in (0, 1)
+    for row in rows[n_before:]:
+        assert verify_version(workspace, DATASET, row.version).conclusion == "holds"
+        load_predictor(workspace, DATASET, row.version)(torch.zeros(1, FEATURES))
+
+
+def check_promoted(workspace: Workspace, was: int) -> None:
+    """The version that served still does, or the new one, which it does after another try."""
+    served = find_aliases(open_store(workspace), DATASET)[CHAMPION]
+    assert served in (was, 3)
+    promote(workspace, DATASET, 3)
+    for version in (was, 3):
+        assert verify_version(workspace, DATASET, version).conclusion == "holds"
+    assert find_aliases(open_store(workspace), DATASET)[CHAMPION] == 3
+
+
+def check_completed(workspace: Workspace, n_before: int) -> None:
+    """What the same command leaves when it runs once more: one version more, and nothing else."""
+    check_whole(workspace, n_before)
+    register_all(workspace, progress=False)
+    assert missing(workspace) is None
+    rows = list_versions(open_store(workspace), DATASET)
+    assert len(rows) == n_before + 1
+    fingerprints = [receipt.fingerprint for receipt in read_receipts(workspace, DATASET)]
+    registered = [row.fingerprint for row in rows]
+    assert [registered.count(fingerprint) for fingerprint in fingerprints] == [1] * len(
+        fingerprints
+    )
+    assert rows[-1].aliases == ("challenger",)
+    check_whole(workspace, n_before)
+
+
+def migrate_until(workspace: Workspace, last: int) -> None:
+    """Open the store for the first time; killed at the ``last`` step of its migration."""
+    from alembic.runtime.migration import HeadMaintainer
+
+    steps = 0
+    finish_step = HeadMaintainer.update_to_step
+
+    def count(self: HeadMaintainer, step: RevisionStep) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        finish_step(self, step)
+
+    HeadMaintainer.update_to_step = count  # type: ignore[method-assign]
+    open_store(workspace)
+
+
+def _kill_at(step: int) -> Callable[[str], None]:
+    written = 0
+
+    def count(what: str) -> None:
+        nonlocal written
+        written += 1
+        if written == step:
+            print(what, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return count
+
+
+def _count_writes(root: Path, count: Callable[[str], None]) -> None:
+    """Call ``count`` before every change to the folder and before every commit to its store."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    writing: list[str] = []
+
+    def audit(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "open":
+            path, _, flags = arguments
+            if not isinstance(path, str) or not (flags & (os.O_WRONLY | os.O_RDWR)):
+                return
+        elif name == "os.rename":
+            path = str(arguments[0])
+        else:
+            return
+        if Path(path).is_relative_to(root) and not path.endswith(".lock"):
+            count(f"{name} {Path(path).relative_to(root)}")
+
+    def execute(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.split(maxsplit=1)[0] in ("INSERT", "UPDATE", "DELETE"):
+            writing.append(" ".join(statement.split()[:3]))
+
+    def commit(_: Any) -> None:
+        if writing:
+            count(f"commit {writing[-1]}")
+            writing.clear()
+
+    event.listen(Engine, "before_cursor_execute", execute)
+    event.listen(Engine, "commit", commit)
+    sys.addaudithook(audit)
