@@ -280,9 +280,11 @@ def _rows(workspace: Workspace, dataset: str) -> list[VersionRow]:
 
 def _erased(workspace: Workspace, dataset: str) -> list[Tombstone]:
     from puma.registry import open_store
+    from puma.registry.store import reaching
     from puma.registry.tombstones import tombstones
 
-    return list(tombstones(open_store(workspace), dataset).values())
+    with reaching(workspace):
+        return list(tombstones(open_store(workspace), dataset).values())
 
 
 def _refuse_busy(host: str, port: int) -> None:

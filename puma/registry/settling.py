@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from puma.errors import RegistryError
+from puma.registry.disposal import NOT_THERE, dispose_of_model, dispose_of_run
 from puma.registry.versions import (
     CHALLENGER,
     FINGERPRINT,
@@ -55,7 +56,7 @@ def sweep(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVers
     if len(found) > 1:
         aliases = find_aliases(client, dataset)
         used = {number for alias, number in aliases.items() if alias != CHALLENGER}
-        made_from = (parent_version(each.tags) for each in every_version(client, dataset))
+        made_from = (parent_version(each.tags) for each in _versions(client, dataset))
         used |= {number for number in made_from if number is not None}
         for each in found[1:]:
             if int(each.version) not in used:
@@ -115,7 +116,7 @@ def newest_removal(client: MlflowClient, dataset: str, versions: Sequence[int]) 
     Twins that are still to be settled do not count.
     """
     seen, newest = set(), versions[-1]
-    for each in sorted(every_version(client, dataset), key=lambda one: int(one.version)):
+    for each in _versions(client, dataset):
         fingerprint = each.tags.get(FINGERPRINT)
         is_removal = fingerprint is not None and parent_version(each.tags) is not None
         if is_removal and fingerprint not in seen and int(each.version) > max(versions):
@@ -135,7 +136,11 @@ def point(client: MlflowClient, dataset: str, alias: str, newest: Callable[[], i
 
 def _same(client: MlflowClient, dataset: str, tag: str, value: str) -> list[ModelVersion]:
     """By number."""
-    found = every_version(client, dataset, f"tags.`{tag}` = '{value}'")
+    return _versions(client, dataset, f" and tags.`{tag}` = '{value}'")
+
+
+def _versions(client: MlflowClient, dataset: str, query: str = "") -> list[ModelVersion]:
+    found = every_version(client, f"name='{model_name(dataset)}'{query}")
     return sorted(found, key=lambda each: int(each.version))
 
 
@@ -144,17 +149,17 @@ def _delete(client: MlflowClient, found: ModelVersion, *, keep: ModelVersion) ->
     they are the same, as when a request whose answer was lost was sent once more."""
     _gone(client.delete_model_version, found.name, str(found.version))
     if found.source != keep.source:
-        _gone(client.delete_logged_model, found.source.removeprefix("models:/"))
+        _gone(dispose_of_model, client, found.source.removeprefix("models:/"))
     if found.run_id != keep.run_id:
-        _gone(client.delete_run, found.run_id)
+        _gone(dispose_of_run, client, found.run_id)
 
 
-def _gone(delete: Callable[..., None], *arguments: str) -> None:
+def _gone(delete: Callable[..., None], *arguments: object) -> None:
     """Somebody else may have deleted it at the same time."""
     from mlflow.exceptions import MlflowException
 
     try:
         delete(*arguments)
     except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        if error.error_code != NOT_THERE:
             raise

@@ -78,7 +78,7 @@ def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelV
 
 def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVersion | None:
     """The oldest version with that tag; None when there is none."""
-    found = every_version(client, dataset, f"tags.`{tag}` = '{value}'")
+    found = every_version(client, f"name='{model_name(dataset)}' and tags.`{tag}` = '{value}'")
     return min(found, key=lambda version: int(version.version), default=None)
 
 
@@ -108,21 +108,16 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    found = every_version(client, dataset)
+    found = every_version(client, f"name='{model_name(dataset)}'")
     return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
 
 
-def every_version(client: MlflowClient, dataset: str | None, query: str = "") -> list[ModelVersion]:
-    """The versions of ``dataset``'s model, in no order, that MLflow's ``query`` finds.
-
-    None: of all models, other people's, too.
-    """
-    named = [] if dataset is None else [f"name='{model_name(dataset)}'"]
-    asked = " and ".join([*named, *([query] if query else [])])
-    page = client.search_model_versions(asked)
+def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
+    """All versions that ``query`` finds, in the words of MLflow's search."""
+    page = client.search_model_versions(query)
     found = list(page)
     while page.token:
-        page = client.search_model_versions(asked, page_token=page.token)
+        page = client.search_model_versions(query, page_token=page.token)
         found += page
     return found
 

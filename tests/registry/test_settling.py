@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import ViewType
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from puma.errors import RegistryError
 from puma.receipts import Receipt
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
+from puma.registry.disposal import find_run
 from puma.registry.lineage import create_version, staged
 from puma.registry.settling import create_model, create_next, point, settle, sweep
 from puma.registry.verification import verify_version
@@ -43,7 +45,9 @@ def test_the_later_of_two_gives_way_with_its_run_and_its_model(registered: Works
     assert found.version == first.version
     assert numbers(registered) == [1, 2, 3]
     ids = [client.get_experiment_by_name("puma").experiment_id]
-    assert len(client.search_runs(ids)) == len(client.search_logged_models(ids)) == 3
+    assert len(client.search_runs(ids, run_view_type=ViewType.ALL)) == 3
+    assert len(client.search_logged_models(ids)) == 3
+    assert len(list(registered.root.rglob("model.pt2"))) == 3  # nothing of it is left on the disk
     assert verify_version(registered, DATASET, 3).conclusion == "holds"
     assert missing(registered) is None
 
@@ -75,7 +79,7 @@ def test_what_a_dead_process_left_twice_is_swept_by_the_next(registered: Workspa
     left = copy_of(client, "3")
     register_all(registered, progress=False)
     assert numbers(registered) == [1, 2, 3]
-    assert client.get_run(left.run_id).info.lifecycle_stage == "deleted"
+    assert find_run(client, left.run_id) is None
     assert missing(registered) is None
 
 
