@@ -191,7 +191,7 @@ def find_unfinished(
     """
     taken = {plan.model_id, *(model_id for _, model_id in plan.unfinished)}
     runs = set()
-    for version in every_version(client, None):
+    for version in every_version(client, ""):
         taken.add(version.source.removeprefix("models:/"))
         runs.add(version.run_id)
     paths = tuple(holding)
