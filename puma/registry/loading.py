@@ -29,6 +29,10 @@ PICKLES = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 RESTORE = "restore mlruns/ from a backup, or register the version again in a new store"
 
 
+class ChangedIdentityError(RegistryError):
+    """A version is no longer what it was registered as."""
+
+
 def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn.Module:
     """The graph that was registered as ``found``: its weights, but not its layers.
 
@@ -92,7 +96,10 @@ def registered_weights(found: ModelVersion) -> str:
 
 
 def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
-    """What ``found`` was registered as. Raises RegistryError when its run does not say."""
+    """What ``found`` was registered as.
+
+    Raises RegistryError when its run does not say, ChangedIdentityError when it says another.
+    """
     name = f"{found.name}/{found.version}"
     text = read_artifact(client, found.run_id, IDENTITY) if found.run_id else None
     if FINGERPRINT not in found.tags or text is None:
@@ -103,11 +110,11 @@ def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
     try:
         identity = Identity.model_validate_json(text)
     except ValidationError as error:
-        raise RegistryError(
+        raise ChangedIdentityError(
             f"{IDENTITY} of {name} was changed ({error.error_count()} problems); {RESTORE}"
         ) from error
     if identity.fingerprint != found.tags[FINGERPRINT]:
-        raise RegistryError(
+        raise ChangedIdentityError(
             f"{IDENTITY} of {name} or its tag {FINGERPRINT} was changed: they do not agree; "
             f"{RESTORE}"
         )

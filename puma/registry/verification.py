@@ -20,7 +20,7 @@ from puma.registry.certificate import (
 from puma.registry.chain import BACKUP, CHAIN, check_chain, kept_certificate
 from puma.registry.faults import is_away
 from puma.registry.findings import Finding, State, Verification, differences, differs
-from puma.registry.loading import registered_weights
+from puma.registry.loading import ChangedIdentityError, load_identity, registered_weights
 from puma.registry.store import open_store, reaches_store
 from puma.registry.tombstones import Tombstone, parent_of
 from puma.registry.versions import (
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | int) -> Verification:
     """Whether the certificate of a version holds.
 
-    Its fields against the version, its run and its parent as the registry has them; the weights,
-    computed from the registered model; where the project has them, the data and, with the key,
-    the deletion set; the certificates above it up to the original's; ``champion``, if this is the
-    version that it is on or should be on.
+    Its fields against the version, its run and its parent as the registry has them; the
+    fingerprint, computed from what the version was registered as; the weights, computed from the
+    registered model; where the project has them, the data and, with the key, the deletion set;
+    the certificates above it up to the original's; ``champion``, if this is the version that it
+    is on or should be on.
 
     Raises RegistryError when there is no such version.
     """
@@ -60,6 +61,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
         return Verification(dataset, row.version, (loaded,))
     findings = [
         *loaded.fields(),
+        *_identity(client, found),
         *_page(client, found),
         *_weights(found, loaded.trusted),
         *_project(workspace, dataset, loaded.trusted),
@@ -163,6 +165,18 @@ def _load(client: MlflowClient, dataset: str, found: ModelVersion) -> _Loaded | 
             parent = parent.certified(json.loads(held))
     rebuilt = build(dataset, dict(found.tags), run, parent, refers)
     return _Loaded(stored, json.loads(json.dumps(rebuilt)), intact, issued, digest(text))
+
+
+def _identity(client: MlflowClient, found: ModelVersion) -> Iterator[Finding]:
+    name = "fingerprint"
+    try:
+        load_identity(client, found)
+    except ChangedIdentityError as error:
+        yield Finding(name, "fails", str(error))
+    except RegistryError as error:
+        yield Finding(name, "unknown", str(error))
+    else:
+        yield Finding(name, "holds", "computed from what the version was registered as")
 
 
 def _page(client: MlflowClient, found: ModelVersion) -> Iterator[Finding]:

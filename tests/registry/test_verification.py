@@ -351,6 +351,16 @@ def test_weights_exchanged_are_found_in_the_model_itself(own: Workspace) -> None
     assert verify_version(own, DATASET, 2).failed == ()
 
 
+def test_an_identity_changed_by_hand_is_named(own: Workspace) -> None:
+    path = artifact(own, 3, "identity.json")
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps({**said, "seed": said["seed"] + 1}, sort_keys=True))
+    assert verify_version(own, DATASET, 3).failed == ("fingerprint",)
+    path.unlink()
+    found = verify_version(own, DATASET, 3)
+    assert (found.failed, found.unknown) == ((), ("fingerprint",))
+
+
 def test_a_model_with_broken_files_cannot_be_checked(own: Workspace) -> None:
     (archive,) = model_files(own, 3).rglob("*.pt2")
     archive.write_bytes(archive.read_bytes()[:-100])
