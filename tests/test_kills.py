@@ -24,11 +24,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> kills.Range:
 
 
 def test_killed_at_random_times(target: kills.Range) -> None:
-    target.alone()  # the first fork waits for what it is forked from
-    lasts = target.alone()
+    target.run()  # the first fork waits for what it is forked from
+    lasts = target.run()
+    assert lasts is not None
     draw = random.Random(1)
     for number in range(1, KILLS + 1):
-        found = target.shoot(draw.uniform(0, lasts), rerun=number == KILLS)
+        target.run(draw.uniform(0, lasts))
+        found = target.see(rerun=number == KILLS)
         assert found.half_versions == 0
         assert found.versions_after - found.versions_before == (found.reached in DONE)
     assert found.rerun == "completed"

@@ -177,7 +177,7 @@ def test_a_version_never_appears_without_its_certificate(
 
     with monkeypatch.context() as patch:
         patch.setattr(certificate, step, fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(RegistryError, match="disk full"):
             register_all(workspace, progress=False)
     assert list_versions(open_store(workspace), DATASET) == []
     register_all(workspace, progress=False)
@@ -262,7 +262,7 @@ def test_an_update_cut_short_is_completed_by_registering(
 
     with monkeypatch.context() as patch:
         patch.setattr(registration, step, fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(RegistryError, match="disk full"):
             register_all(registered, progress=False)
     assert "puma.certificate" not in tags(registered, 3)
     assert missing(registered) in {"toy puma: was measured again", "toy puma: has no certificate"}

@@ -391,7 +391,7 @@ def test_a_promotion_cut_short_leaves_the_alias_and_is_completed_by_repeating_it
                 raise OSError("connection lost")
 
             patch.setattr(MlflowClient, step, fail)
-            with pytest.raises(OSError, match="connection lost"):
+            with pytest.raises(RegistryError, match="connection lost"):
                 promote(servable, DATASET, 3)
         assert champion(servable) == 1
     assert promote(servable, DATASET, 3).moved
