@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from puma.errors import ModelError, SettingsError
+from puma.errors import AbsentError, ModelError, RegistryError, SettingsError
 from puma.receipts import Identity
 from puma.registry import VersionRow, model_name, open_store
 from puma.registry.loading import load_identity
+from puma.registry.tombstones import tombstones
+from puma.registry.verification import check_record
 from puma.removal import METHODS, RemovalMethod, build_method
 from puma.settings import ORIGINAL, Settings
 from puma.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 
 def remover_of(
@@ -54,30 +61,55 @@ def refuse_other_kinds(identity: Identity, parent: VersionRow) -> None:
         )
 
 
+def refuse_broken_record(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
+    """Raise RegistryError for a version whose certificate, or one above, cannot be relied on.
+
+    What is made of it would take over what it says: whom it is without, and what moved it.
+    """
+    for finding in check_record(client, dataset, found):
+        if finding.state in ("fails", "unknown"):
+            raise RegistryError(
+                f"nothing can be made of version {found.version}, as its record does not hold: "
+                f"{finding.field}: {finding.said}; see `puma verify {dataset} {found.version}`"
+            )
+
+
+def refuse_lost_key(workspace: Workspace, rows: Sequence[VersionRow]) -> None:
+    """Raise AbsentError where requests were answered, and the key of their digests is not here."""
+    if not workspace.key.exists() and any(row.deletion_digest for row in rows):
+        raise AbsentError(
+            f"{workspace.key} is not here, and with another key the same people would be others; "
+            "restore it from a backup, or from whoever answered the earlier requests"
+        )
+
+
 def refuse_other_training(
     workspace: Workspace, rows: Sequence[VersionRow], parent: VersionRow, identity: Identity
 ) -> None:
     """Raise SettingsError unless the audit's models, trained as params.yaml says, are like it."""
-    settings, found = workspace.settings, parent
+    settings = workspace.settings
     if identity.model != settings.model:
         raise SettingsError(
             f"version {parent.version} is not the model that params.yaml describes "
             f"({identity.model!r} there, {settings.model!r} here); put its settings back, since "
             "the audit trains models like it"
         )
-    while found.parent_version is not None:
-        above = next((row for row in rows if row.version == found.parent_version), None)
-        if above is None:
-            return  # erased, and with it what it was trained with
-        found = above
     client = open_store(workspace)
+    above = {row.version: row.parent_version for row in rows}
+    buried = tombstones(client, identity.dataset)
+    above |= {number: stone.parent_version for number, stone in buried.items()}
+    number = parent.version
+    while (next_one := above[number]) is not None:
+        number = next_one
+    if number in buried:
+        return  # and with it what it was trained with
     original = load_identity(
-        client, client.get_model_version(model_name(identity.dataset), str(found.version))
+        client, client.get_model_version(model_name(identity.dataset), str(number))
     )
     for name, value in settings.training.model_dump().items():
         if original.parameters.get(name) != value:
             raise SettingsError(
-                f"training.{name} is {value!r} in params.yaml, and version {found.version} was "
+                f"training.{name} is {value!r} in params.yaml, and version {number} was "
                 f"trained with {original.parameters.get(name)!r}; put it back, since the audit "
                 "trains models like it"
             )

@@ -12,10 +12,17 @@ from typing import Literal
 from torch import nn
 
 from puma import plots
-from puma.answerable import refuse_other_kinds, refuse_other_training, remover_of
+from puma.answerable import (
+    refuse_broken_record,
+    refuse_lost_key,
+    refuse_other_kinds,
+    refuse_other_training,
+    remover_of,
+)
 from puma.audit import AuditReport, ask, audit_removal
 from puma.auditing import evidence_for
 from puma.deletion import DeletionSet, project_key
+from puma.errors import RegistryError
 from puma.files import sha256
 from puma.ledger import find_data, keep_request, read_request
 from puma.models import new_model
@@ -27,6 +34,7 @@ from puma.registry.loading import load_identity, load_module
 from puma.registry.registration import find_answer, register_answer
 from puma.registry.sequence import Sequence, sequence_of
 from puma.registry.store import reaches_store
+from puma.registry.tombstones import erased_before
 from puma.registry.versions import RETRAIN_DUE, choose_row, find_version
 from puma.removal import Removal, RemovalMethod, Trained
 from puma.workspace import Workspace
@@ -75,7 +83,8 @@ def answer(
     deletion set, digest and audit are of them all. ``budget`` (nats) bounds what this removal may
     move the retained rows' mean loss by. The same request to the same version is answered once.
 
-    Raises RegistryError for a version that is not there or was not registered by PUMA, DataError
+    Raises RegistryError for a version that is not there, was not registered by PUMA or has a
+    record that does not hold, and for what would bring an erased one back; DataError
     when the project does not hold its data or the earlier request, DeletionError for a request
     that cannot be honoured, ModelError and SettingsError for a version or a method that the direct
     path has no way with, AuditError without the pipeline's evidence. Nothing is registered then.
@@ -89,8 +98,10 @@ def answer(
     identity = load_identity(client, found)
     remover = remover_of(method, settings, seed=identity.seed, budget=budget)
     refuse_other_kinds(identity, parent)
+    refuse_broken_record(client, dataset, found)
+    refuse_lost_key(workspace, rows)
     data = find_data(workspace, dataset, identity.data_digest)
-    people = read_request(workspace, request, data, parent.deletion_digest)
+    people = read_request(workspace, request, data, identity.deletion_digest)
 
     def answered(outcome: Outcome, number: int) -> Answer:
         now = list_versions(client, dataset)
@@ -126,6 +137,13 @@ def answer(
     twin = find_version(client, dataset, receipt.fingerprint)
     if twin is not None:  # the pipeline made it
         return answered("in place", int(twin.version))
+    erased = erased_before(client, receipt)
+    if erased is not None:
+        raise RegistryError(
+            f"this is the model that was erased as version {erased.version} on {erased.when}: it "
+            f"is not registered again; remove from a version that is without more people, such as "
+            f"models:/{model_name(dataset)}@champion"
+        )
     before, report = _audit(workspace, model, removal, people.everybody, progress=progress)
     reached = sequence_of(parent).then(method, removal.criterion_drift)
     receipt = _audited(receipt, before, report, reached)

@@ -10,7 +10,7 @@ import numpy as np
 from puma.audit import AuditReport, Evidence, LiRA, Population, ShadowAttack, without
 from puma.audit.evidence import WITH, WITHOUT, train_without
 from puma.deletion import DeletionSet, project_key
-from puma.errors import DataError
+from puma.errors import AuditError, DataError
 from puma.files import write_json
 from puma.receipts import AuditRecord, Receipt
 from puma.settings import ORIGINAL
@@ -37,15 +37,24 @@ def evidence_for(
     """What audits of ``deletion_set`` compare with, whatever request the pipeline answers.
 
     Models without its rows are trained where those of the reference stage answer another one;
-    all the others are the stages'.
+    all the others are the stages'. Raises AuditError when those are absent, or not as many as
+    params.yaml says.
     """
     data, settings = deletion_set.dataset, workspace.settings
     evidence = load_evidence(workspace, data.name, original)
-    expected = without(data, deletion_set, settings.audit.models)
+    audit = settings.audit
+    trained = (len(evidence.with_rows), len(evidence.lira.shadows))
+    if trained != (audit.models, audit.shadow_models):
+        raise AuditError(
+            f"there are {trained[0]} models of everybody and {trained[1]} shadow models for the "
+            f"audits of {data.name!r}, and params.yaml wants {audit.models} and "
+            f"{audit.shadow_models}; run `dvc repro` to train them"
+        )
+    expected = without(data, deletion_set, audit.models)
     if np.array_equal(evidence.without_rows.member, expected):
         return evidence
-    trained = train_without(data, deletion_set, original, settings, progress=progress)
-    return replace(evidence, without_rows=trained)
+    rest = train_without(data, deletion_set, original, settings, progress=progress)
+    return replace(evidence, without_rows=rest)
 
 
 def record_audit(

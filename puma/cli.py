@@ -265,7 +265,7 @@ def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
 def _unknown(ids: tuple[str, ...]) -> str:
     """The first of ``ids``, where they may be shown."""
     if not may_show_ids(sys.stderr):
-        return "puma: to see which ids, run `puma request <dataset>` in a terminal"
+        return "puma: which ids is shown in a terminal alone: run the command there"
     more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
     return f"puma: unknown: {', '.join(map(repr, ids[:SHOWN_IDS]))}{more}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from puma.data.base import Dataset
 from puma.deletion import DeletionSet, project_key
-from puma.errors import AbsentError, DataError
+from puma.errors import AbsentError, DataError, DeletionError
 from puma.workspace import Workspace
 
 
@@ -33,7 +33,7 @@ def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSe
 
     Looked for among the answered requests, then in what the pipeline acts on. The key is read,
     never made. Raises AbsentError when neither is here, or no key; DataError when what is here is
-    another request, or was keyed otherwise; DeletionError for a file that is no request.
+    another request, was keyed otherwise, or is none of this data.
     """
     if not workspace.key.exists():
         raise AbsentError(
@@ -46,7 +46,10 @@ def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSe
     if not here:
         raise AbsentError(f"neither {kept} nor {current} is here; put that version's request back")
     for path in here:
-        found = DeletionSet.read(path, data, allow_class_removal=True)
+        try:
+            found = DeletionSet.read(path, data, allow_class_removal=True)
+        except DeletionError as error:
+            raise DataError(f"{path}: no request of this data any more ({error})") from error
         if found.digest(key) == digest:
             return found
     raise DataError(

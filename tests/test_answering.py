@@ -20,6 +20,7 @@ from puma.data import Dataset
 from puma.deletion import DeletionSet, project_key
 from puma.errors import (
     AbsentError,
+    AuditError,
     DataError,
     DeletionError,
     ModelError,
@@ -29,6 +30,7 @@ from puma.errors import (
 from puma.models import build_model, weights_digest
 from puma.reaudit import audit_version
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
+from puma.registry.erasure import erase
 from puma.registry.loading import load_module
 from puma.registry.promotion import promote
 from puma.registry.verification import verify_version
@@ -360,6 +362,60 @@ def test_what_the_earlier_request_was_has_to_be_known(chain: Workspace) -> None:
     assert respond(chain, 5, [50]).outcome == "registered"
 
 
+def test_a_parent_whose_record_does_not_hold_is_refused(chain: Workspace) -> None:
+    """Without the tag, version 5 would be taken for one that removed nobody."""
+    client = open_store(chain)
+    digest = client.get_model_version(NAME, "5").tags["puma.deletion_digest"]
+    client.delete_model_version_tag(NAME, "5", "puma.deletion_digest")
+    refused(chain, RegistryError, "version 5.*deletion.digest.*puma verify", version=5, rows=[50])
+    client.set_model_version_tag(NAME, "5", "puma.deletion_digest", digest)
+    client.log_metric(client.get_model_version(NAME, "5").run_id, "cumulative_drift", 0)
+    refused(chain, RegistryError, "audit.metrics.cumulative_drift", version=5, rows=[50])
+
+
+def test_a_parent_without_a_certificate_or_above_it_a_gap_is_refused(chain: Workspace) -> None:
+    client = open_store(chain)
+    client.delete_model_version(NAME, "5")
+    refused(chain, RegistryError, "version 6.*lost its run or its parent", version=6, rows=[50])
+    client.delete_model_version_tag(NAME, "1", "puma.certificate")
+    refused(chain, RegistryError, "version 1, as .* has no certificate", rows=[50])
+
+
+def test_an_erased_version_does_not_come_back(chain: Workspace) -> None:
+    assert not erase(chain, DATASET, 5, act=True, progress=False).left
+    refused(chain, RegistryError, "was erased as version 5 on .*@champion", rows=FIRST)
+    with pytest.raises(RegistryError, match="was erased as version 5"):
+        respond(chain, 1, FIRST)
+    # What was made from it goes on, and is still held to the training of the original above.
+    text = (chain.root / "params.yaml").read_text()
+    (chain.root / "params.yaml").write_text(text.replace("epochs: 40,", "epochs: 41,"))
+    message = r"training\.epochs is 41 in params\.yaml, and version 1 was"
+    refused(chain, SettingsError, message, version=6, rows=[50])
+    (chain.root / "params.yaml").write_text(text)
+    done = respond(chain, 6, [50])
+    assert (done.outcome, done.row.n_removed, done.sequence.count) == ("registered", 11, 3)
+    assert verify_version(chain, DATASET, done.row.version).conclusion == "holds"
+
+
+def test_a_lost_key_is_not_replaced(chain: Workspace) -> None:
+    chain.key.unlink()
+    refused(chain, AbsentError, "same people would be others; restore it", rows=FIRST)
+    assert not chain.key.exists()
+
+
+def test_evidence_of_other_sizes_is_refused(own: Workspace) -> None:
+    path = own.root / "params.yaml"
+    path.write_text(path.read_text().replace("models: 5", "models: 6"))
+    refused(own, AuditError, "5 models of everybody and 4 shadow .* wants 6 and 4; run `dvc")
+
+
+def test_a_kept_request_that_is_broken_is_named(chain: Workspace) -> None:
+    row = list_versions(open_store(chain), DATASET)[4]
+    kept = chain.answered(DATASET, str(row.deletion_digest))
+    kept.write_text("subject_id\nstranger\n")
+    refused(chain, DataError, rf"{kept.name}: no request of this data", version=5, rows=[50])
+
+
 def test_versions_of_other_kinds_are_refused(own: Workspace) -> None:
     refused(own, ModelError, "made by sisa, whose removals need", version=NUMBERS["sisa"])
     refused(own, ModelError, "made by sisa_original", version=NUMBERS["sisa_original"])
@@ -379,7 +435,7 @@ def test_methods_and_budgets_that_do_not_fit_are_refused(own: Workspace) -> None
 
 def test_without_the_attack_of_the_pipeline_nothing_is_registered(own: Workspace) -> None:
     own.attack(DATASET).unlink()
-    refused(own, Exception, r"attack\.pt: no such attack")
+    refused(own, AuditError, r"attack\.pt: no such attack")
 
 
 # --- the command ---

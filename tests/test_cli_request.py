@@ -62,7 +62,7 @@ def test_refused_request_writes_nothing(prepared: Workspace) -> None:
     assert result.exit_code == 2
     assert "1 of 2 subject ids are not in dataset 'toy'; correct or drop them" in result.stderr
     assert result.stderr.endswith(
-        "puma: to see which ids, run `puma request <dataset>` in a terminal\n"
+        "puma: which ids is shown in a terminal alone: run the command there\n"
     )
     assert "stranger" not in result.stderr
     assert result.stdout == ""
@@ -83,7 +83,7 @@ def test_unknown_ids_are_shown_in_a_terminal(
 def test_unknown_ids_are_not_shown_in_a_notebook_s_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_PARENT_PID", "1")
     result = refused(["x1"], monkeypatch)
-    assert "run `puma request <dataset>` in a terminal" in result.stderr
+    assert "in a terminal alone: run the command there" in result.stderr
     assert "x1" not in result.stderr
 
 

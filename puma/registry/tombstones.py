@@ -169,17 +169,25 @@ def _dataset(name: str) -> str:
     return name.removeprefix(model_name(""))
 
 
+def erased_before(client: MlflowClient, receipt: Receipt) -> Tombstone | None:
+    """The erased version that ``receipt`` would bring back; None when it is another model."""
+    for stone in tombstones(client, receipt.dataset).values():
+        if receipt.fingerprint == stone.fingerprint or (
+            receipt.weights_digest == stone.weights_digest
+        ):
+            return stone
+    return None
+
+
 def refuse_erased(client: MlflowClient, receipt: Receipt) -> None:
     """Raise RegistryError for the receipt of a model that was erased and has come back."""
-    for stone in tombstones(client, receipt.dataset).values():
-        if stone.fingerprint == receipt.fingerprint or (
-            stone.weights_digest == receipt.weights_digest
-        ):
-            raise RegistryError(
-                f"{receipt.dataset} {receipt.method}: this is the model that was erased as version "
-                f"{stone.version} on {stone.when}, made again from the same data and settings; it "
-                "is not registered again. Take the people whom no model may know out of the "
-                "data's source, and their ids out of deletions/; then `puma erase "
-                f"{receipt.dataset} {stone.version}` erases the new files, and `dvc repro` trains "
-                "without these people. Where it was erased by mistake, change `seed`"
-            )
+    stone = erased_before(client, receipt)
+    if stone is not None:
+        raise RegistryError(
+            f"{receipt.dataset} {receipt.method}: this is the model that was erased as version "
+            f"{stone.version} on {stone.when}, made again from the same data and settings; it "
+            "is not registered again. Take the people whom no model may know out of the "
+            "data's source, and their ids out of deletions/; then `puma erase "
+            f"{receipt.dataset} {stone.version}` erases the new files, and `dvc repro` trains "
+            "without these people. Where it was erased by mistake, change `seed`"
+        )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from puma.errors import AbsentError, DataError, DeletionError, RegistryError
+from puma.errors import AbsentError, DataError, RegistryError
 from puma.registry.certificate import (
     FILE,
     LIMITS,
@@ -75,6 +75,14 @@ def check_fields(client: MlflowClient, dataset: str, found: ModelVersion) -> tup
     """Of :func:`verify_version`, the certificate against the registry alone."""
     loaded = _load(client, dataset, found)
     return (loaded,) if isinstance(loaded, Finding) else tuple(loaded.fields())
+
+
+def check_record(client: MlflowClient, dataset: str, found: ModelVersion) -> tuple[Finding, ...]:
+    """:func:`check_fields`, and the certificates above."""
+    loaded = _load(client, dataset, found)
+    if isinstance(loaded, Finding):
+        return (loaded,)
+    return (*loaded.fields(), *check_chain(client, found, loaded.trusted[CHAIN]))
 
 
 @dataclass(frozen=True)
@@ -219,7 +227,7 @@ def _project(workspace: Workspace, dataset: str, trusted: dict[str, Any]) -> Ite
         return
     try:
         request = find_request(workspace, data, stated["digest"])
-    except (DataError, DeletionError) as error:
+    except DataError as error:
         yield _not_told(name, error)
         return
     yield Finding(name, "holds", "computed from the request with the project's key")
@@ -229,7 +237,7 @@ def _project(workspace: Workspace, dataset: str, trusted: dict[str, Any]) -> Ite
             yield differs(f"deletion.{name}", stated[name], count, "counted in the request")
 
 
-def _not_told(field: str, error: DataError | DeletionError) -> Finding:
+def _not_told(field: str, error: DataError) -> Finding:
     state: State = "skipped" if isinstance(error, AbsentError) else "unknown"
     return Finding(field, state, str(error))
 

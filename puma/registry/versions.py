@@ -171,7 +171,10 @@ def choose_row(rows: list[VersionRow], dataset: str, version_or_alias: str | int
     """The one of ``rows``, of ``dataset``, that :func:`find_row` returns."""
     wanted = str(version_or_alias)
     for row in rows:
-        if wanted == str(row.version) or wanted in row.aliases:
+        if wanted == str(row.version):
+            return row
+    for row in rows:  # an alias may be a number, too
+        if wanted in row.aliases:
             return row
     raise RegistryError(f"{model_name(dataset)} has no version {wanted!r}; {_choose(rows)}")
 

@@ -131,7 +131,7 @@ def checked(workspace: Workspace, number: int) -> dict[str, str]:
 def test_what_was_registered_holds(own: Workspace, number: int) -> None:
     found = checked(own, number)
     assert set(found.values()) == {"holds"}
-    expected = {"certificate", "certificate.html", "weights_digest", "data_digest"}
+    expected = {"certificate", "fingerprint", "certificate.html", "weights_digest", "data_digest"}
     expected |= {"alias champion"} if number == 1 else {"deletion.digest", "parent_certificate"}
     assert found.keys() == expected
     result = puma(own.root, "verify", DATASET, str(number))
