@@ -1,34 +1,36 @@
 """Imported by the process that :mod:`tests.registry.forked` forks: all that takes its time once.
 
-No connection is opened and no thread is left, so that a fork of it is as good as a new process.
+No connection stays open and no thread is left, so that a fork of it is as good as a new process.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
+import threading
 from pathlib import Path
 
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+    os.environ.pop(name, None)
 os.environ["OMP_NUM_THREADS"] = "1"  # a pool of threads does not survive a fork
 
-import mlflow.pytorch
-import mlflow.server
-import numpy as np
 import torch
 
 from puma import answering
-from puma.registry import promotion, verification
-from tests.registry.projects import FEATURES, make_model
+from puma.registry import load_predictor, missing, register_all
+from puma.registry.promotion import promote
+from puma.registry.verification import verify_version
+from tests.registry.projects import DATASET, FEATURES, make_project
 
-__all__ = ["answering", "promotion", "verification"]
+__all__ = ["answering", "promote"]
+
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
-    mlflow.pytorch.save_model(
-        make_model(0).eval(),
-        Path(folder, "model"),
-        serialization_format="pt2",
-        input_example=np.zeros((2, FEATURES), dtype=np.float32),
-        pip_requirements=["torch"],
-    )
-    mlflow.pytorch.load_model(str(Path(folder, "model")))
+    made = make_project(Path(folder, "project"))
+    register_all(made, progress=False)
+    verify_version(made, DATASET, 3)
+    load_predictor(made, DATASET, 3)(torch.zeros(1, FEATURES))
+    assert missing(made) is None
+assert threading.active_count() == 1
+gc.freeze()  # no fork is to look through all of this for garbage
