@@ -13,7 +13,9 @@ import torch
 
 from puma.receipts import read_receipts
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
+from puma.registry.lineage import staged
 from puma.registry.promotion import promote
+from puma.registry.registration import register_answer
 from puma.registry.verification import verify_version
 from puma.registry.versions import CHAMPION, find_aliases
 from puma.workspace import Workspace
@@ -22,11 +24,25 @@ from tests.registry.projects import DATASET, FEATURES
 if TYPE_CHECKING:
     from alembic.runtime.migration import RevisionStep
 
+KEY = "a" * 64
+
 
 def register_until(workspace: Workspace, step: int) -> None:
     """Register what is missing; killed before the ``step``-th write, counted from 1."""
     _count_writes(workspace.root, _kill_at(step))
     register_all(workspace, progress=False)
+
+
+def answer_until(workspace: Workspace, step: int) -> None:
+    """Register the last receipt's model as the direct path does; killed as in
+    :func:`register_until`."""
+    _count_writes(workspace.root, _kill_at(step))
+    _answer(workspace)
+
+
+def _answer(workspace: Workspace) -> tuple[int, bool]:
+    draft = staged(workspace, read_receipts(workspace, DATASET)[-1])
+    return register_answer(workspace, draft, KEY)
 
 
 def promote_until(workspace: Workspace, step: int) -> None:
@@ -67,6 +83,17 @@ def check_completed(workspace: Workspace, n_before: int) -> None:
         fingerprints
     )
     assert rows[-1].aliases == ("challenger",)
+    check_whole(workspace, n_before)
+
+
+def check_answered(workspace: Workspace, n_before: int) -> None:
+    """The same of the direct path: one version more, however often it is asked."""
+    check_whole(workspace, n_before)
+    number, _ = _answer(workspace)
+    assert _answer(workspace) == (number, False)
+    rows = list_versions(open_store(workspace), DATASET)
+    assert len(rows) == n_before + 1
+    assert (rows[-1].version, rows[-1].aliases) == (number, ("challenger",))
     check_whole(workspace, n_before)
 
 

@@ -39,6 +39,8 @@ from puma.workspace import Workspace
 from tests.command import puma
 from tests.registry.forked import finish, start
 from tests.registry.killing import (
+    answer_until,
+    check_answered,
     check_completed,
     check_promoted,
     check_whole,
@@ -113,6 +115,17 @@ def test_killed_at_any_write_of_a_registration(registered: Workspace, tmp_path: 
     )
     written = "\n".join(steps)
     for each in ("model.pt2", "model_version_tags", "registered_model_aliases", "registered.json"):
+        assert each in written
+    assert len(steps) > 25
+
+
+def test_killed_at_any_write_of_an_answer(registered: Workspace, tmp_path: Path) -> None:
+    """What `puma remove` does once the new model is there and audited."""
+    steps = kill_at_every_step(
+        answer_until, check_answered, 3, registered, tmp_path, prepare=remove_anew
+    )
+    written = "\n".join(steps)
+    for each in ("model.pt2", "model_version_tags", "registered_model_aliases"):
         assert each in written
     assert len(steps) > 25
 
