@@ -132,7 +132,7 @@ def _in_cache(
     found: Belongings,
 ) -> None:
     told = {name: _whose(paths[0], digests) for name, paths in cache.objects.items()}
-    its = {name for name, paths in cache.objects.items() if told[name] == "its"}
+    its = {name for name, whose in told.items() if whose == "its"}
     its |= {name for name, paths in cache.objects.items() if holding & set(paths)}
     others = {name for name, whose in told.items() if whose == "another's"}
     unwanted, needed = set(its), _Needs()

@@ -15,8 +15,6 @@ from puma.cli_tables import print_comparison
 if TYPE_CHECKING:
     from puma.answering import Answer
 
-PASSED = "passed"
-
 
 def remove(
     model: Annotated[
@@ -52,7 +50,7 @@ def remove(
         print(json.dumps(_told(done), indent=2, allow_nan=False))
     else:
         _print(done)
-    if done.row.verdict != PASSED:
+    if not done.row.passed:
         raise typer.Exit(1)
 
 
@@ -85,5 +83,5 @@ def _print(done: Answer) -> None:
     typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
     if done.due is not None:
         typer.echo(f"a full training is due: {done.due}; run it with --method retrain")
-    if done.row.verdict == PASSED and "champion" not in done.row.aliases:
+    if done.row.passed and "champion" not in done.row.aliases:
         typer.echo(f"let it serve: puma promote {done.dataset} {done.row.version}")

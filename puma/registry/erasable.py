@@ -19,6 +19,7 @@ from puma.registry.versions import (
     WEIGHTS,
     VersionRow,
     choose_row,
+    look_up,
     model_name,
 )
 from puma.traces import SHORTEST, Traces, pieces
@@ -45,7 +46,7 @@ def plan_for(
     Raises RegistryError for a version that must not be erased, or that is not there.
     """
     name = model_name(dataset)
-    row = next((row for row in rows if wanted in (str(row.version), *row.aliases)), None)
+    row = look_up(rows, wanted)
     number = row.version if row is not None else int(wanted) if wanted.isdecimal() else None
     if row is not None:
         _refuse_serving(dataset, row)

@@ -13,6 +13,7 @@ from puma.registry.verification import check_fields
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
+    PASSED,
     VERDICT_REASON,
     WEIGHTS,
     VersionRow,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 State = Literal["holds", "fails", "unknown"]
-PASSED = "passed"
 BUDGETED = ("puma",)  # these promise how far the retained rows' loss may move
 ROUND_OFF = 1e-6  # nats; the losses of a drift are computed in single precision
 SHOWN = 8  # digits of a digest
@@ -79,7 +79,7 @@ def _audit(row: VersionRow, tags: dict[str, str]) -> Condition:
         return Condition(
             "audit", "unknown", f"version {row.version} was never audited; run `dvc repro`"
         )
-    if row.verdict != PASSED:
+    if not row.passed:
         return Condition(
             "audit",
             "fails",

@@ -15,7 +15,7 @@ from puma.errors import ModelError, RegistryError
 from puma.receipts import Identity
 from puma.registry.certificate import read_artifact
 from puma.registry.faults import is_away
-from puma.registry.store import open_store, reaches_store
+from puma.registry.store import environment_kept, open_store, reaches_store
 from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name
 from puma.workspace import Workspace
 
@@ -74,15 +74,9 @@ def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn
 @contextlib.contextmanager
 def _no_pickle() -> Iterator[None]:
     """MLflow looks into an archive for pickles only where the environment forbids them."""
-    before = os.environ.get(PICKLES)
-    os.environ[PICKLES] = "false"
-    try:
+    with environment_kept(PICKLES):
+        os.environ[PICKLES] = "false"
         yield
-    finally:
-        if before is None:
-            del os.environ[PICKLES]
-        else:
-            os.environ[PICKLES] = before
 
 
 def registered_weights(found: ModelVersion) -> str:

@@ -15,8 +15,9 @@ from puma.registry.disposal import NOT_THERE, dispose_of_model, dispose_of_run
 from puma.registry.versions import (
     CHALLENGER,
     FINGERPRINT,
-    every_version,
     find_aliases,
+    find_tagged,
+    find_versions,
     model_name,
     parent_version,
 )
@@ -39,7 +40,7 @@ def settle(
     ``made`` is the one that the caller has just created, and deleted if it is not the lowest,
     with its run and its model.
     """
-    first = _same(client, dataset, tag, value)[0]
+    first = find_tagged(client, dataset, tag, value)[0]
     if int(first.version) != int(made.version):
         _delete(client, made, keep=first)
     return first
@@ -52,11 +53,11 @@ def sweep(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVers
     Those that an alias points at, or another version was made from, stay: somebody chose them.
     ``challenger`` is no choice: it is set to what is newest.
     """
-    found = _same(client, dataset, tag, value)
+    found = find_tagged(client, dataset, tag, value)
     if len(found) > 1:
         aliases = find_aliases(client, dataset)
         used = {number for alias, number in aliases.items() if alias != CHALLENGER}
-        made_from = (parent_version(each.tags) for each in _versions(client, dataset))
+        made_from = (parent_version(each.tags) for each in find_versions(client, dataset))
         used |= {number for number in made_from if number is not None}
         for each in found[1:]:
             if int(each.version) not in used:
@@ -116,7 +117,7 @@ def newest_removal(client: MlflowClient, dataset: str, versions: Sequence[int]) 
     Twins that are still to be settled do not count.
     """
     seen, newest = set(), versions[-1]
-    for each in _versions(client, dataset):
+    for each in find_versions(client, dataset):
         fingerprint = each.tags.get(FINGERPRINT)
         is_removal = fingerprint is not None and parent_version(each.tags) is not None
         if is_removal and fingerprint not in seen and int(each.version) > max(versions):
@@ -132,16 +133,6 @@ def point(client: MlflowClient, dataset: str, alias: str, newest: Callable[[], i
     """
     while find_aliases(client, dataset).get(alias) != (due := newest()):
         set_alias(client, dataset, alias, due)
-
-
-def _same(client: MlflowClient, dataset: str, tag: str, value: str) -> list[ModelVersion]:
-    """By number."""
-    return _versions(client, dataset, f" and tags.`{tag}` = '{value}'")
-
-
-def _versions(client: MlflowClient, dataset: str, query: str = "") -> list[ModelVersion]:
-    found = every_version(client, f"name='{model_name(dataset)}'{query}")
-    return sorted(found, key=lambda each: int(each.version))
 
 
 def _delete(client: MlflowClient, found: ModelVersion, *, keep: ModelVersion) -> None:

@@ -176,15 +176,23 @@ def _make_current(mlflow: object, uri: str) -> None:
     MLflow exports what it is given, and the next project opened by this process would take
     that for the user's own override.
     """
-    names = (OVERRIDE, "MLFLOW_REGISTRY_URI")
+    with environment_kept(OVERRIDE, "MLFLOW_REGISTRY_URI"):
+        mlflow.set_tracking_uri(uri)  # type: ignore[attr-defined]
+        mlflow.set_registry_uri(uri)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def environment_kept(*names: str) -> Iterator[None]:
+    """Afterwards these variables are as they were, or absent again."""
     before = {name: os.environ.get(name) for name in names}
-    mlflow.set_tracking_uri(uri)  # type: ignore[attr-defined]
-    mlflow.set_registry_uri(uri)  # type: ignore[attr-defined]
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _refuse_file_store(workspace: Workspace) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FINGERPRINT = "puma.fingerprint"
 VERDICT = "puma.verdict"
+PASSED = "passed"
 VERDICT_REASON = "puma.verdict_reason"
 UNRESOLVED = "puma.unresolved"
 WEIGHTS = "puma.weights_digest"
@@ -62,6 +63,11 @@ class VersionRow:
     forced: str | None = None
     superseded_by: int | None = None
 
+    @property
+    def passed(self) -> bool:
+        """Whether its audit did."""
+        return self.verdict == PASSED
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "aliases": list(self.aliases)}
 
@@ -73,13 +79,22 @@ def model_name(dataset: str) -> str:
 
 def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
     """The version of a receipt, the oldest should there be two; None when there is none."""
-    return find_tagged(client, dataset, FINGERPRINT, fingerprint)
+    return next(iter(find_tagged(client, dataset, FINGERPRINT, fingerprint)), None)
 
 
-def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVersion | None:
-    """The oldest version with that tag; None when there is none."""
-    found = every_version(client, f"name='{model_name(dataset)}' and tags.`{tag}` = '{value}'")
-    return min(found, key=lambda version: int(version.version), default=None)
+def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> list[ModelVersion]:
+    """Every version of ``dataset``'s model with that tag, oldest first."""
+    return _versions_of(client, dataset, f" and tags.`{tag}` = '{value}'")
+
+
+def find_versions(client: MlflowClient, dataset: str) -> list[ModelVersion]:
+    """Every version of ``dataset``'s model, oldest first."""
+    return _versions_of(client, dataset)
+
+
+def _versions_of(client: MlflowClient, dataset: str, query: str = "") -> list[ModelVersion]:
+    found = every_version(client, f"name='{model_name(dataset)}'{query}")
+    return sorted(found, key=lambda version: int(version.version))
 
 
 def find_aliases(client: MlflowClient, dataset: str) -> dict[str, int]:
@@ -108,8 +123,7 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    found = every_version(client, f"name='{model_name(dataset)}'")
-    return [_row(client, item, aliases) for item in sorted(found, key=lambda v: int(v.version))]
+    return [_row(client, item, aliases) for item in find_versions(client, dataset)]
 
 
 def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
@@ -169,14 +183,19 @@ def find_row(client: MlflowClient, dataset: str, version_or_alias: str | int) ->
 
 def choose_row(rows: list[VersionRow], dataset: str, version_or_alias: str | int) -> VersionRow:
     """The one of ``rows``, of ``dataset``, that :func:`find_row` returns."""
+    row = look_up(rows, version_or_alias)
+    if row is None:
+        wanted = str(version_or_alias)
+        raise RegistryError(f"{model_name(dataset)} has no version {wanted!r}; {_choose(rows)}")
+    return row
+
+
+def look_up(rows: list[VersionRow], version_or_alias: str | int) -> VersionRow | None:
+    """By number, and then by alias, which may be a number, too; None when there is none."""
     wanted = str(version_or_alias)
-    for row in rows:
-        if wanted == str(row.version):
-            return row
-    for row in rows:  # an alias may be a number, too
-        if wanted in row.aliases:
-            return row
-    raise RegistryError(f"{model_name(dataset)} has no version {wanted!r}; {_choose(rows)}")
+    by_number = (row for row in rows if wanted == str(row.version))
+    by_alias = (row for row in rows if wanted in row.aliases)
+    return next(by_number, None) or next(by_alias, None)
 
 
 def _choose(rows: list[VersionRow]) -> str:

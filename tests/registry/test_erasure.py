@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import json
-import os
 import shutil
-import signal
-import socket
-import sqlite3
-import subprocess
-import sys
-import time
-import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,100 +15,38 @@ import torch
 from puma.errors import RegistryError
 from puma.models import save_weights
 from puma.receipts import Receipt
-from puma.registry import erasing, erasure, list_versions, open_store, register_all
-from puma.registry.erasure import Erasure, erase
+from puma.registry import list_versions, open_store, register_all
+from puma.registry.erasure import erase
 from puma.registry.lineage import create_version, staged
-from puma.registry.promotion import PromotionRefusedError, promote
+from puma.registry.promotion import promote
 from puma.registry.store import writing
 from puma.registry.tombstones import tombstones
 from puma.registry.verification import verify_version
 from puma.settings import ORIGINAL
 from puma.workspace import Workspace
-from tests.audited import copy_of
 from tests.command import puma
+from tests.registry.erased import (
+    NAME,
+    PLANTED,
+    act,
+    files,
+    first_layer,
+    holders,
+    ids_of,
+    promoted,
+    rows_of,
+    servable,
+)
 from tests.registry.projects import (
     DATASET,
     OTHER_DELETION,
-    copy_store,
     make_model,
-    make_project,
     write_audit,
     write_version,
 )
 from tests.registry.served import answer, make_servable
 
-NAME = f"puma-{DATASET}"
-SEEDS = {1: 0, 2: 1, 3: 2}  # version -> of its weights
-PLANTED = "planted-in-a-parameter"
-
-
-@pytest.fixture(scope="module")
-def promoted(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Versions 1 original, 2 retrain, 3 puma, which serves. Shared: read it only."""
-    workspace = make_project(tmp_path_factory.mktemp("promoted") / "project")
-    copy_store(template, workspace)
-    make_servable(workspace)
-    promote(workspace, DATASET, 3)
-    return workspace
-
-
-@pytest.fixture
-def servable(promoted: Workspace, tmp_path: Path) -> Workspace:
-    """Such a project of this test's own."""
-    return copy_of(promoted, tmp_path / "servable")
-
-
-def act(workspace: Workspace, version: int | str = 1) -> Erasure:
-    return erase(workspace, DATASET, version, act=True, progress=False)
-
-
-def first_layer(seed: int) -> bytes:
-    """128 bytes that only the model of ``seed`` has."""
-    return make_model(seed).state_dict()["0.weight"].numpy().tobytes()
-
-
-def holders(root: Path, seed: int) -> list[str]:
-    """The files that hold these weights, found the plain way."""
-    return sorted(
-        str(path.relative_to(root))
-        for path in root.rglob("*")
-        if path.is_file() and first_layer(seed) in path.read_bytes()
-    )
-
-
-def files(workspace: Workspace) -> dict[str, bytes]:
-    """All files but locks."""
-    return {
-        str(path.relative_to(workspace.root)): path.read_bytes()
-        for path in sorted(workspace.root.rglob("*"))
-        if path.is_file() and path.suffix != ".lock"
-    }
-
-
-def rows_of(workspace: Workspace, *ids: str) -> dict[str, list[Any]]:
-    """What the tables say of runs and models of these ids."""
-    found: dict[str, list[Any]] = {}
-    tables = {
-        "runs": "run_uuid",
-        "params": "run_uuid",
-        "metrics": "run_uuid",
-        "latest_metrics": "run_uuid",
-        "tags": "run_uuid",
-        "logged_models": "model_id",
-        "logged_model_metrics": "model_id",
-        "logged_model_tags": "model_id",
-    }
-    with contextlib.closing(sqlite3.connect(workspace.root / "mlflow.db")) as connection:
-        for table, column in tables.items():
-            marks = ",".join("?" * len(ids))
-            query = f"SELECT * FROM {table} WHERE {column} IN ({marks}) ORDER BY 1, 2"
-            found[table] = connection.execute(query, ids).fetchall()
-    return found
-
-
-def ids_of(workspace: Workspace, version: int) -> tuple[str, str]:
-    found = open_store(workspace).get_model_version(NAME, str(version))
-    return found.run_id, found.source.removeprefix("models:/")
+__all__ = ["promoted", "servable"]
 
 
 # --- what goes, and what stays ---
@@ -311,105 +239,6 @@ def test_a_tensor_that_a_kept_version_shares_is_no_trace(servable: Workspace) ->
     assert len(holders(servable.root, 0)) == 2  # the kept version's: its file and its archive
 
 
-# --- cut short ---
-
-STEPS = (
-    "keep_certificates",
-    "remove_files",
-    "remove_unfinished",
-    "search",
-    "bury",
-    "dispose_of_model",
-    "dispose_of_run",
-    "dispose_of_version",
-    "compact",
-)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
-def test_killed_at_any_step_it_is_completed_by_repeating_it(
-    servable: Workspace, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
-) -> None:
-    module = erasure if hasattr(erasure, step) else erasing
-    real = getattr(module, step)
-
-    def killed(*arguments: Any, **named: Any) -> None:
-        if after:
-            real(*arguments, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, step, killed)
-        with pytest.raises(KeyboardInterrupt):
-            act(servable)
-    _complete(servable)
-
-
-@pytest.mark.parametrize("count", range(4))
-def test_killed_between_two_files(
-    servable: Workspace, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    done: list[Path] = []
-    unlink = Path.unlink
-
-    def killed(self: Path, **named: Any) -> None:
-        if self.suffix in (".pt", ".json", ".png") and len(done) == count:
-            raise KeyboardInterrupt
-        done.append(self)
-        unlink(self, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", killed)
-        with pytest.raises(KeyboardInterrupt):
-            act(servable)
-    _complete(servable)
-
-
-@pytest.mark.parametrize("table", ["model_version_tags", "tags"])
-def test_killed_among_the_rows(
-    servable: Workspace, monkeypatch: pytest.MonkeyPatch, table: str
-) -> None:
-    from mlflow import MlflowClient
-
-    name = {"model_version_tags": "delete_model_version_tag", "tags": "delete_run"}[table]
-    real, calls = getattr(MlflowClient, name), []
-
-    def killed(*arguments: Any) -> None:
-        if len(calls) == (3 if table == "model_version_tags" else 0):
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        real(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, name, killed)
-        with pytest.raises(KeyboardInterrupt):
-            act(servable)
-    _complete(servable)
-
-
-def _complete(servable: Workspace) -> None:
-    if servable.erasing(DATASET, 1).exists():
-        assert servable.erasing(DATASET, 1).stat().st_mode & 0o777 == 0o600
-        assert first_layer(0).hex() not in servable.erasing(DATASET, 1).read_text()
-    assert act(servable).left == []
-    assert holders(servable.root, 0) == []
-    assert not servable.receipt(DATASET, ORIGINAL).exists()
-    assert not servable.figures(DATASET, ORIGINAL).exists()
-    assert not servable.erasing(DATASET, 1).exists()
-    client = open_store(servable)
-    assert [row.version for row in list_versions(client, DATASET)] == [2, 3]
-    assert list(tombstones(client, DATASET)) == [1]
-    assert verify_version(servable, DATASET, 3).conclusion == "holds"
-    with contextlib.closing(sqlite3.connect(servable.root / "mlflow.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (2,)
-        assert connection.execute("SELECT count(*) FROM logged_models").fetchone() == (2,)
-        tags = "SELECT count(*) FROM model_version_tags WHERE version = 1"
-        assert connection.execute(tags).fetchone() == (0,)
-    again = act(servable)
-    assert (again.left, any(again.removed.values())) == ([], False)
-
-
 # --- refusals ---
 
 
@@ -449,117 +278,6 @@ def test_a_model_that_cannot_be_loaded_is_refused(servable: Workspace) -> None:
     assert servable.weights(DATASET, ORIGINAL).exists()
 
 
-# --- what was made from it can still be checked ---
-
-
-def kept_certificate(workspace: Workspace, version: int) -> Path:
-    run_id, _ = ids_of(workspace, version)
-    (path,) = (workspace.root / "mlruns/puma" / run_id / "artifacts/certificates").glob("*.json")
-    return path
-
-
-def test_a_child_holds_after_its_parent_is_erased(servable: Workspace) -> None:
-    before = verify_version(servable, DATASET, 3)
-    act(servable)
-    (stone,) = tombstones(open_store(servable), DATASET).values()
-    for version in (2, 3):
-        result = verify_version(servable, DATASET, version)
-        assert result.conclusion == "holds"
-        (chain,) = (one for one in result.findings if one.field == "parent_certificate")
-        assert f"version 1 was erased on {stone.when}, its certificate is kept" in chain.said
-        assert [one.field for one in result.findings] == (
-            [one.field for one in before.findings if version == 3 or "alias" not in one.field]
-        )
-        assert kept_certificate(servable, version).stem == stone.certificate
-
-
-def forge(path: Path) -> None:
-    path.write_text(path.read_text().replace('"original"', '"origina1"'))
-
-
-@pytest.mark.parametrize(
-    ("tamper", "fields"),
-    [
-        (lambda w: forge(kept_certificate(w, 3)), {"parent_certificate"}),
-        (lambda w: kept_certificate(w, 3).unlink(), {"parent_certificate"}),
-        (lambda w: amend_stone(w, fingerprint="0" * 64), {"parent_certificate"}),
-        (lambda w: amend_stone(w, weights_digest="0" * 64), {"parent_certificate"}),
-        (lambda w: amend_stone(w, parent_version=2), {"parent_certificate"}),
-    ],
-)
-def test_what_was_kept_of_the_parent_is_checked(
-    servable: Workspace, tamper: Callable[[Workspace], None], fields: set[str]
-) -> None:
-    act(servable)
-    tamper(servable)
-    assert set(verify_version(servable, DATASET, 3).failed) == fields
-
-
-def amend_stone(workspace: Workspace, **values: Any) -> None:
-    client = open_store(workspace)
-    (model,) = client.search_registered_models(f"name='{NAME}'")
-    text = json.dumps({**json.loads(model.tags["puma.erased.1"]), **values})
-    client.set_registered_model_tag(NAME, "puma.erased.1", text)
-
-
-def test_a_parent_that_is_gone_without_a_tombstone_is_unknown(servable: Workspace) -> None:
-    act(servable)
-    open_store(servable).delete_registered_model_tag(NAME, "puma.erased.1")
-    assert verify_version(servable, DATASET, 3).conclusion == "cannot be checked: certificate"
-
-
-def test_a_tombstone_that_is_no_json_is_named(servable: Workspace) -> None:
-    act(servable)
-    open_store(servable).set_registered_model_tag(NAME, "puma.erased.1", "{")
-    with pytest.raises(RegistryError, match=r"the tag puma\.erased\.1 is not as it was written"):
-        act(servable)
-
-
-def grandchild(workspace: Workspace) -> int:
-    """A version made from version 3."""
-    parent = Receipt.read(workspace.receipt(DATASET, "puma"))
-    receipt = write_version(
-        workspace, "later", weights_seed=70, parent=parent, deletion=OTHER_DELETION
-    )
-    receipt = receipt.model_copy(update={"n_removed": 9})
-    return int(create_version(open_store(workspace), workspace, staged(workspace, receipt)).version)
-
-
-@pytest.mark.parametrize("order", [(1, 3), (3, 1)])
-def test_a_whole_line_of_ancestors_can_be_erased(
-    servable: Workspace, order: tuple[int, int]
-) -> None:
-    assert grandchild(servable) == 4
-    promote(servable, DATASET, 2, force="for the test")
-    for version in order:
-        assert act(servable, version).left == []
-    result = verify_version(servable, DATASET, 4)
-    assert result.failed == result.unknown == ()
-    said = next(one.said for one in result.findings if one.field == "parent_certificate")
-    assert said.startswith("the certificates up to version 1's; version 3 was erased on ")
-    assert "; version 1 was erased on " in said
-
-
-def test_a_childless_version_leaves_its_certificate_with_the_one_that_serves(
-    servable: Workspace,
-) -> None:
-    run_id, _ = ids_of(servable, 2)
-    issued = (servable.root / f"mlruns/puma/{run_id}/artifacts/certificate.json").read_text()
-    act(servable, 2)
-    assert kept_certificate(servable, 3).read_text() == issued
-
-
-def test_an_erased_removal_still_counts_at_the_gate(servable: Workspace) -> None:
-    """Version 5 removed people whom version 2 knows; that it is erased changes nothing."""
-    answer(servable, OTHER_DELETION, n_removed=9, seed=50)
-    act(servable, 4)
-    with pytest.raises(PromotionRefusedError, match=r"version 5 \(puma\) removed 9 rows"):
-        promote(servable, DATASET, 2)
-    act(servable, 5)
-    with pytest.raises(PromotionRefusedError, match=r"version 5 \(puma\) removed 9 rows"):
-        promote(servable, DATASET, 2)
-
-
 # --- the same model comes back ---
 
 
@@ -585,94 +303,3 @@ def test_it_is_not_registered_again_and_can_be_erased_again(servable: Workspace)
     assert act(servable).left == []
     assert holders(servable.root, 0) == []
     assert not servable.receipt(DATASET, ORIGINAL).exists()
-
-
-# --- the command ---
-
-
-def test_the_command(servable: Workspace) -> None:
-    told = puma(servable.root, "erase", f"models:/{NAME}/1", "--json")
-    said = json.loads(told.stdout)
-    assert (told.exit_code, said["acted"], said["version"]) == (0, False, 1)
-    assert f"{servable.data(DATASET)} and its source still hold the rows" in said["beyond"][0]
-    shown = puma(servable.root, "erase", DATASET, "1")
-    assert (shown.exit_code, "--yes erases it" in shown.stdout) == (0, True)
-    for line in (*said["removed"]["registry"], *said["removed"]["files"], *said["beyond"]):
-        assert f"  {line}\n" in shown.stdout
-    done = puma(servable.root, "erase", DATASET, "1", "--yes")
-    assert (done.exit_code, "version 1 is erased" in done.stdout) == (0, True)
-    for again in ((), ("--yes",)):
-        answered = puma(servable.root, "erase", DATASET, "1", *again)
-        assert (answered.exit_code, "nothing is left to erase" in answered.stdout) == (0, True)
-    listed = puma(servable.root, "versions", DATASET)
-    assert "version 1 (original) was erased on 20" in listed.stdout
-    rows = json.loads(puma(servable.root, "versions", DATASET, "--json").stdout)
-    assert [row["version"] for row in rows] == [2, 3]
-
-
-def test_another_store_is_erased_too_and_its_limits_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/elsewhere.db")
-    workspace = make_project(tmp_path / "project")
-    make_servable(workspace)
-    promote(workspace, DATASET, 3)
-    done = act(workspace)
-    assert done.left == []
-    assert holders(tmp_path, 0) == []
-    assert any("free pages and backups are not in reach" in line for line in done.beyond)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """The address of a tracking server with artifacts of its own, under ``tmp_path / server``."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path / "server"
-    folder.mkdir()
-    store = f"sqlite:///{folder}/store.db"
-    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)]
-    command += ["--backend-store-uri", store, "--artifacts-destination", str(folder / "artifacts")]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + 120
-        while not _answers(port):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=30)
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def test_a_server_keeps_its_rows_and_no_weights(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    workspace = make_project(tmp_path / "project")
-    make_servable(workspace)
-    promote(workspace, DATASET, 3)
-    run_id, _ = ids_of(workspace, 1)
-    assert len(holders(tmp_path, 0)) == 2
-    done = act(workspace)
-    assert done.left == []
-    assert holders(tmp_path, 0) == []
-    assert any("stay until `mlflow gc` is run on it" in line for line in done.beyond)
-    assert sum("the rest of that store is not searched" in line for line in done.beyond) == 2
-    client = open_store(workspace)
-    assert client.get_run(run_id).info.lifecycle_stage == "deleted"
-    assert [row.version for row in list_versions(client, DATASET)] == [2, 3]
-    assert verify_version(workspace, DATASET, 3).conclusion == "holds"
