@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from benchmarks import read_curves, read_reliability
 from puma import plots
-from puma.benchmark import read_curves, read_reliability
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 DRAWN = {

@@ -26,13 +26,13 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from puma.answering import answer
 from puma.data import Dataset
-from puma.files import write_text
+from puma.project.files import write_text
+from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, open_store, register_all
+from puma.registry.certificate.verification import verify_version
 from puma.registry.store import experiment_id
-from puma.registry.verification import verify_version
-from puma.workspace import Workspace
+from puma.workflows.remove import answer
 from tests.audited import DATASET, make_audited
 from tests.registry.forked import finish, start
 

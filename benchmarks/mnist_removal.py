@@ -23,15 +23,15 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from puma.audit import ask_about, auc, loss_attack
-from puma.benchmark import COLUMNS, read
+from benchmarks import COLUMNS, read
+from puma.audit import auc, loss_attack, predict_examples
 from puma.data import Dataset, Examples, load_dataset
-from puma.deletion import DeletionSet
-from puma.files import write_text
-from puma.marking import smallest_clusters
 from puma.models import build_model
-from puma.predictions import accuracy
+from puma.models.predictions import accuracy
+from puma.project.files import write_text
 from puma.removal import PUMA, RemovalMethod, Retrain
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.demonstration import smallest_clusters
 from puma.settings import ModelSettings, TrainingSettings
 
 TRAINING = TrainingSettings(
@@ -119,11 +119,11 @@ def main() -> None:
 
 def attacked(predictor: nn.Module, removed: Examples, unseen: Examples) -> dict[str, float]:
     """Where the removed rows stand by their loss."""
-    answers = ask_about(predictor, removed)
+    answers = predict_examples(predictor, removed)
     return {
         "removed_loss": float(-loss_attack(answers).mean()),
         "removed_accuracy": accuracy(predictor, removed),
-        "loss_auc": auc(loss_attack(answers), loss_attack(ask_about(predictor, unseen))),
+        "loss_auc": auc(loss_attack(answers), loss_attack(predict_examples(predictor, unseen))),
     }
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from puma.data import Dataset, Examples, load_dataset
-    from puma.deletion import DeletionSet
     from puma.influence import influence_scores, reweight
     from puma.removal import PUMA, SISA, Amnesiac, Removal, Retrain, Trained
+    from puma.requests.deletion_set import DeletionSet
 
 _HOME = {
     "Dataset": "puma.data",
     "Examples": "puma.data",
     "load_dataset": "puma.data",
-    "DeletionSet": "puma.deletion",
+    "DeletionSet": "puma.requests.deletion_set",
     "influence_scores": "puma.influence",
     "reweight": "puma.influence",
     "PUMA": "puma.removal",

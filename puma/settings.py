@@ -55,7 +55,7 @@ class DataSettings(Strict):
 
 
 class MarkingSettings(Strict):
-    """The demonstration's deletion request: see :data:`puma.marking.MARKINGS`."""
+    """The demonstration's deletion request: see :data:`puma.requests.demonstration.MARKINGS`."""
 
     name: Literal["cluster", "random", "ordered"] = "cluster"
     clusters: Count = 8

@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from puma import plots
-from puma.audit import ask, audit_removal, train_shadow_attack
+from puma.audit import audit_removal, predict_dataset, train_shadow_attack
 from puma.audit.evidence import WITH, WITHOUT, train_references, train_shadows
-from puma.auditing import load_evidence, record_audit
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet
+from puma.lineage.audits import load_evidence, record_audit
+from puma.lineage.models import load_model, load_trained, record_original, record_removal
 from puma.models import build_model
-from puma.pipeline import load_model, load_trained, record_original, record_removal
+from puma.project.workspace import Workspace
 from puma.registry import register_all
 from puma.removal import build_method, build_trainer
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import original_of
-from puma.workspace import Workspace
 from tests.registry.projects import copy_store
 
 DATASET = "coins"
@@ -80,7 +80,7 @@ def make_audited(root: Path, template: Workspace) -> Workspace:
         record_removal(workspace, removal)
     for version in VERSIONS:
         parent = original_of(version)
-        answers = ask(
+        answers = predict_dataset(
             load_model(workspace, DATASET, version), data, load_model(workspace, DATASET, parent)
         )
         evidence = load_evidence(workspace, DATASET, parent)

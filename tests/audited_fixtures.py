@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puma.workspace import Workspace
+from puma.project.workspace import Workspace
 from tests.audited import VERSIONS, copy_of, make_audited
 
 NUMBERS = {version: number for number, version in enumerate(VERSIONS, start=1)}

@@ -17,11 +17,11 @@ import yaml
 
 from puma.audit import Population
 from puma.data import Dataset
-from puma.deletion import DeletionSet, project_key
+from puma.lineage.records import AuditRecord, ModelRecord
 from puma.models import build_model, load_weights
-from puma.receipts import AuditRecord, Receipt
+from puma.project.workspace import Workspace
 from puma.registry import open_store
-from puma.workspace import Workspace
+from puma.requests.deletion_set import DeletionSet, project_key
 
 ROOT = Path(__file__).parents[1]
 DATASET = "breast_cancer"  # its subjects are real identifiers
@@ -115,7 +115,7 @@ def test_registered_accuracy_is_that_of_the_registered_model(project, registered
 import json, torch, mlflow
 from puma.data import Dataset
 from puma.registry import load_predictor
-from puma.workspace import Workspace
+from puma.project.workspace import Workspace
 workspace = Workspace.find()
 test = Dataset.load(workspace.data("{DATASET}")).test
 answers = {{}}
@@ -132,7 +132,7 @@ print(json.dumps(answers))
     answers = json.loads(done.stdout.strip().splitlines()[-1])
     dataset = Dataset.load(project.data(DATASET))
     for row in registered:
-        receipt = Receipt.read(project.receipt(DATASET, row["method"]))
+        receipt = ModelRecord.read(project.receipt(DATASET, row["method"]))
         logits = torch.tensor(answers[str(row["version"])])
         model = load_weights(
             build_model(receipt.model, dataset, seed=0), project.root / receipt.weights

@@ -1,6 +1,5 @@
 """What an attacker can still tell. One convention: a higher score means more likely a member."""
 
-from puma.audit.answers import Answers, answers_to, ask, ask_about, logits_of, losses, margins
 from puma.audit.attacks import (
     ATTACKS,
     Attack,
@@ -21,11 +20,20 @@ from puma.audit.metrics import (
     tpr_at_fpr,
 )
 from puma.audit.population import Population, everybody, halves, train_population, without
-from puma.audit.report import AuditReport, Evidence, Pictures, audit_removal
+from puma.audit.predictions import (
+    Predictions,
+    logits_of,
+    losses,
+    margins,
+    predict_dataset,
+    predict_examples,
+    predictions_from_logits,
+)
+from puma.audit.report import AuditReport, Evidence, PlotData, audit_removal
 from puma.audit.retraining import (
     GapToRetraining,
+    RelativeConfidence,
     RemainingInfluence,
-    Surer,
     gap_to_retraining,
     remaining_influence,
     surer_than_retrained,
@@ -38,24 +46,21 @@ __all__ = [
     "FEATURES",
     "PASSED",
     "VERDICTS",
-    "Answers",
     "Attack",
     "AuditReport",
     "Evidence",
     "GapToRetraining",
     "Interval",
     "LiRA",
-    "Pictures",
+    "PlotData",
     "Population",
+    "Predictions",
+    "RelativeConfidence",
     "RemainingInfluence",
     "Resolved",
     "ShadowAttack",
-    "Surer",
     "Utility",
     "Verdict",
-    "answers_to",
-    "ask",
-    "ask_about",
     "auc",
     "auc_interval",
     "audit_removal",
@@ -70,6 +75,9 @@ __all__ = [
     "loss_attack",
     "losses",
     "margins",
+    "predict_dataset",
+    "predict_examples",
+    "predictions_from_logits",
     "rate",
     "remaining_influence",
     "roc",

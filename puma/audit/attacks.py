@@ -1,6 +1,6 @@
 """Membership attacks, one convention: higher score = more likely a member.
 
-An attack maps the :class:`Answers` for n rows to (n,) float64 scores. The ones of this file
+An attack maps the :class:`Predictions` for n rows to (n,) float64 scores. The ones of this file
 need no training; :class:`puma.audit.ShadowAttack` and :class:`puma.audit.LiRA` learn from
 models whose members are known.
 """
@@ -12,30 +12,30 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import log_softmax
 
-from puma.audit.answers import Answers, Array, losses, margins
+from puma.audit.predictions import Array, Predictions, losses, margins
 
-Attack = Callable[[Answers], Array]
+Attack = Callable[[Predictions], Array]
 
 
-def loss_attack(answers: Answers) -> Array:
+def loss_attack(answers: Predictions) -> Array:
     """Minus the cross-entropy, at most 0 nats (Yeom et al., 2018)."""
     return -losses(answers.after, answers.labels)
 
 
-def confidence_attack(answers: Answers) -> Array:
+def confidence_attack(answers: Predictions) -> Array:
     """Probability of the most probable class; needs no label (Salem et al., 2019)."""
     values: Array = torch.softmax(answers.after, 1).amax(1).numpy()
     return values
 
 
-def entropy_attack(answers: Answers) -> Array:
+def entropy_attack(answers: Predictions) -> Array:
     """Minus the entropy of the answer, in [-log(classes), 0] nats (Shokri et al., 2017)."""
     logs = log_softmax(answers.after, 1)
     values: Array = (logs.exp() * logs).sum(1).numpy()
     return values
 
 
-def two_model_attack(answers: Answers) -> Array:
+def two_model_attack(answers: Predictions) -> Array:
     """How much surer of the label the parent was, in units of the logit margin.
 
     A row that was removed loses its hold on the model, the others hardly do (Chen et al., "When

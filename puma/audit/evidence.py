@@ -17,9 +17,9 @@ from puma.audit.population import (
 )
 from puma.audit.shadow import ShadowAttack
 from puma.data.base import Dataset
-from puma.deletion import DeletionSet
-from puma.parallel import cores
+from puma.models.parallel import cores
 from puma.removal import build_trainer
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Settings
 
 SHADOWS, WITH, WITHOUT = "shadows", "with", "without"

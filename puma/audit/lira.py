@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import norm
 
-from puma.audit.answers import Answers, Array, margins
 from puma.audit.population import Population
+from puma.audit.predictions import Array, Predictions, margins
 from puma.errors import AuditError
 
 FEWEST = 2  # of each side, for a mean that more than one model speaks for
@@ -34,7 +34,7 @@ class LiRA:
                 f"{FEWEST}, got {len(self.shadows)} models; raise audit.shadow_models"
             )
 
-    def scores(self, answers: Answers) -> Array:
+    def scores(self, answers: Predictions) -> Array:
         """(n,) log-likelihood ratio in nats: above 0, more like a member than not.
 
         Raises AuditError when the answers are about other rows than the shadows'.

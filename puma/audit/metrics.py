@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import norm, rankdata
 
-from puma.audit.answers import Array
+from puma.audit.predictions import Array
 from puma.errors import AuditError
 
 

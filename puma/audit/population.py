@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from puma.audit.answers import Array, logits_of, margins
+from puma.audit.predictions import Array, logits_of, margins
 from puma.data.base import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import AuditError
-from puma.files import PRIVATE, write_bytes
 from puma.models import build_model
-from puma.parallel import run_all
+from puma.models.parallel import run_all
+from puma.project.files import PRIVATE, write_bytes
 from puma.removal.base import RemovalMethod
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import ModelSettings
 
 Mask = NDArray[np.bool_]
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 class Population:
     """What k models say of the same n rows: the training rows, then the test rows.
 
-    margins: (k, n) float64, see :func:`puma.audit.answers.margins`.
+    margins: (k, n) float64, see :func:`puma.audit.predictions.margins`.
     correct: (k, n), whether the most probable class is the label.
     member: (k, n), whether the model was trained on the row.
 

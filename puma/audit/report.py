@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from puma.audit.answers import Answers, Array, labels_of, losses, margins
 from puma.audit.attacks import loss_attack, two_model_attack
 from puma.audit.evidence import Evidence
 from puma.audit.metrics import auc, auc_interval, rate, tpr_at_fpr, worst
-from puma.audit.pictures import Pictures, pictures_of
+from puma.audit.plot_data import PlotData, plot_data_of
 from puma.audit.population import Population
+from puma.audit.predictions import Array, Predictions, labels_of, losses, margins
 from puma.audit.retraining import (
     gap_to_retraining,
     prediction_band,
@@ -23,8 +23,8 @@ from puma.audit.retraining import (
 )
 from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
-from puma.deletion import DeletionSet
 from puma.errors import AuditError
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 
 LEVELS = {"10pct": 0.1, "1pct": 0.01, "0_1pct": 0.001}  # of false positives
@@ -41,11 +41,11 @@ class AuditReport:
     verdict: Verdict
     metrics: Numbers
     unresolved: dict[str, str]
-    pictures: Pictures = field(repr=False)
+    pictures: PlotData = field(repr=False)
 
 
 def audit_removal(
-    answers: Answers,
+    answers: Predictions,
     dataset: Dataset,
     deletion_set: DeletionSet,
     evidence: Evidence,
@@ -64,7 +64,7 @@ def audit_removal(
     if not torch.equal(answers.labels, labels_of(dataset)):
         raise AuditError(
             "the answers' labels are not those of this dataset's training and test rows in order; "
-            "ask the model with puma.audit.ask"
+            "ask the model with puma.audit.predict_dataset"
         )
     groups = {name: answers.at(chosen) for name, chosen in rows.items()}
     before = {name: group.of_parent() for name, group in groups.items()}
@@ -102,7 +102,7 @@ def audit_removal(
     }
     verdict = judge(influence, surer, gap, utilities, lost, len(removed), settings)
     metrics["audit_passed"] = float(verdict.passed)
-    pictures = pictures_of(groups, before, rows, evidence)
+    pictures = plot_data_of(groups, before, rows, evidence)
     return AuditReport(verdict, dict(sorted(metrics.items())), unresolved, pictures)
 
 
@@ -118,7 +118,7 @@ def groups_of(dataset: Dataset, deletion_set: DeletionSet) -> dict[str, NDArray[
     }
 
 
-def _check(answers: Answers, rows: dict[str, NDArray[np.int64]], evidence: Evidence) -> None:
+def _check(answers: Predictions, rows: dict[str, NDArray[np.int64]], evidence: Evidence) -> None:
     empty = [name for name, chosen in rows.items() if len(chosen) == 0]
     if empty:
         raise AuditError(
@@ -150,7 +150,7 @@ def _check(answers: Answers, rows: dict[str, NDArray[np.int64]], evidence: Evide
 
 
 def _attack_numbers(
-    groups: dict[str, Answers],
+    groups: dict[str, Predictions],
     rows: dict[str, NDArray[np.int64]],
     evidence: Evidence,
     confidence: float,
@@ -200,7 +200,7 @@ def _mean_auc(members: Array, nonmembers: Array) -> float:
     return float(np.mean([auc(*pair) for pair in zip(members, nonmembers, strict=True)]))
 
 
-def _by_class(groups: dict[str, Answers], unresolved: dict[str, str]) -> Numbers:
+def _by_class(groups: dict[str, Predictions], unresolved: dict[str, str]) -> Numbers:
     """The loss attack within each class; a class without a row on one side is unresolved."""
     removed, unseen = groups["removed"], groups["unseen"]
     found: Numbers = {}
@@ -215,7 +215,7 @@ def _by_class(groups: dict[str, Answers], unresolved: dict[str, str]) -> Numbers
     return found
 
 
-def _group_numbers(groups: dict[str, Answers]) -> Numbers:
+def _group_numbers(groups: dict[str, Predictions]) -> Numbers:
     found: Numbers = {}
     for name, group in groups.items():
         found[f"{name}_loss"] = float(losses(group.after, group.labels).mean())
@@ -225,7 +225,7 @@ def _group_numbers(groups: dict[str, Answers]) -> Numbers:
 
 
 def _exposure(
-    groups: dict[str, Answers], before: dict[str, Answers], evidence: Evidence
+    groups: dict[str, Predictions], before: dict[str, Predictions], evidence: Evidence
 ) -> Numbers:
     """What the removal did to the people who stay, by LiRA's score of their rows."""
     attack = evidence.lira.scores
@@ -241,7 +241,7 @@ def _exposure(
 
 
 def _utility(
-    answers: Answers, n_train: int, retrained: Population, settings: AuditSettings
+    answers: Predictions, n_train: int, retrained: Population, settings: AuditSettings
 ) -> tuple[tuple[Utility, ...], tuple[int, ...]]:
     """Plain and balanced test accuracy, and the classes that only this version never recognises."""
     labels = answers.labels[n_train:]

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-from puma.audit.answers import Array
 from puma.audit.metrics import worst
+from puma.audit.predictions import Array
 from puma.errors import AuditError
 
 FEWEST = 3  # models of each kind: one left out, two for a spread
@@ -127,14 +127,16 @@ def gap_to_retraining(
 
 
 @dataclass(frozen=True)
-class Surer:
+class RelativeConfidence:
     """``value``: see :func:`surer_than_retrained`. ``chance``: half its interval."""
 
     value: float
     chance: float
 
 
-def surer_than_retrained(audited: Array, without_rows: Array, *, confidence: float = 0.95) -> Surer:
+def surer_than_retrained(
+    audited: Array, without_rows: Array, *, confidence: float = 0.95
+) -> RelativeConfidence:
     """Chance that ``audited`` is surer of a removed row's label than a retrained model is.
 
     The AUC of telling the two apart by the margin of the same row, a tie counting one half:
@@ -148,7 +150,7 @@ def surer_than_retrained(audited: Array, without_rows: Array, *, confidence: flo
     null = [_wins(row, np.delete(without_rows, j, 0)) - 0.5 for j, row in enumerate(without_rows)]
     # They average to exactly 0: every win of one model is a loss of another.
     spread = np.sqrt(np.square(null).sum() / (k - 1))
-    return Surer(value, _reach(float(spread), k, confidence))
+    return RelativeConfidence(value, _reach(float(spread), k, confidence))
 
 
 def _wins(audited: Array, others: Array) -> float:

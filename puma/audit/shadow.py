@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, softmax
 
-from puma.audit.answers import Answers, Array, ask_about
 from puma.audit.metrics import auc, rate
+from puma.audit.predictions import Array, Predictions, predict_examples
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
-from puma.files import write_bytes
 from puma.models import build_model, mlp
-from puma.predictions import logits
+from puma.models.predictions import logits
+from puma.models.training import train
+from puma.project.files import write_bytes
 from puma.settings import ModelSettings, ShadowSettings, TrainingSettings
-from puma.training import train
 
 
 def _softmax(outputs: Tensor, _: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class ShadowAttack:
     quality: float
     quality_auc: float
 
-    def scores(self, answers: Answers) -> Array:
+    def scores(self, answers: Predictions) -> Array:
         """(n,) probability in [0, 1] that the audited version was trained on each row.
 
         Higher = more likely a member. Raises AuditError when it answers with other classes than
@@ -149,7 +149,7 @@ def train_shadow_attack(
         # classifier that always answers "non-member" would be right that often.
         balanced = dataset.train.subset(rows[: 2 * size])
         features.append(
-            _attack_features(ask_about(shadow, balanced), classes, shadow_settings.features)
+            _attack_features(predict_examples(shadow, balanced), classes, shadow_settings.features)
         )
     is_member = (torch.arange(2 * size) < size).long().repeat(len(seeds))
     network = _train_classifier(
@@ -164,7 +164,7 @@ def train_shadow_attack(
     shadow, rows = _train_shadow(
         dataset, model_settings, schedule, size, seed=held_out_seed, label=label, show=progress
     )
-    answers = ask_about(shadow, dataset.train.subset(rows))
+    answers = predict_examples(shadow, dataset.train.subset(rows))
     scores = _membership(network, _attack_features(answers, classes, shadow_settings.features))
     members, nonmembers = scores[:size], scores[size:]
     # Over ALL its non-members: a sample as small as the members only adds noise to the same
@@ -211,7 +211,7 @@ def _train_classifier(
     return network
 
 
-def _attack_features(answers: Answers, classes: int, kind: str) -> Tensor:
+def _attack_features(answers: Predictions, classes: int, kind: str) -> Tensor:
     """(n, d) float32 of what the classifier sees; see :data:`FEATURES`."""
     if answers.after.shape[1] != classes:
         raise AuditError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from puma.audit.retraining import GapToRetraining, RemainingInfluence, Surer
+from puma.audit.retraining import GapToRetraining, RelativeConfidence, RemainingInfluence
 from puma.settings import AuditSettings
 
 Name = Literal["passed", "forgetting_incomplete", "over_forgotten", "utility_lost", "inconclusive"]
@@ -50,7 +50,7 @@ class Utility:
 
 def judge(
     influence: RemainingInfluence,
-    surer: Surer,
+    surer: RelativeConfidence,
     gap: GapToRetraining,
     utilities: tuple[Utility, ...],
     lost_classes: tuple[int, ...],
@@ -99,7 +99,10 @@ def _utility_lost(
 
 
 def _too_far(
-    influence: RemainingInfluence, surer: Surer, gap: GapToRetraining, settings: AuditSettings
+    influence: RemainingInfluence,
+    surer: RelativeConfidence,
+    gap: GapToRetraining,
+    settings: AuditSettings,
 ) -> Verdict | None:
     most = max(settings.max_influence, influence.chance)
     surest = max(settings.max_surer, surer.chance)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from puma import predictions
 from puma.calibration.ece import Reliability, reliability
 from puma.data.base import Examples
 from puma.influence import FlatModel, SoftECE
 from puma.influence.flat import require_examples
+from puma.models import predictions
 
 
 @dataclass(frozen=True)

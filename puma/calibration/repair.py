@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from puma import predictions
 from puma.calibration.measures import Calibration, measure
 from puma.calibration.search import smallest_criterion
 from puma.data.base import Dataset, Examples
@@ -25,6 +24,7 @@ from puma.influence import (
     reweight,
     weighted_gradient,
 )
+from puma.models import predictions
 
 REWEIGHTINGS = ("solved", "one", "none")
 

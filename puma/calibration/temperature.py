@@ -10,11 +10,11 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from puma import predictions
 from puma.calibration.ece import check_labels
 from puma.data.base import Examples
 from puma.errors import DataError, SettingsError
 from puma.influence.flat import require_examples
+from puma.models import predictions
 
 # The temperature is looked for within these factors of the logits' own scale.
 FACTORS = (1e-6, 1e6)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from puma.errors import DataError
-from puma.files import PRIVATE, sha256, write_bytes
+from puma.project.files import PRIVATE, sha256, write_bytes
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -16,7 +16,7 @@ from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat import FlatModel, batches
 from puma.influence.operators import LinearOperator, Restricted, check_operator, require_shape
-from puma.predictions import margins
+from puma.models.predictions import margins
 
 Product = Callable[[Tensor], Tensor]
 

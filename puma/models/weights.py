@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from puma.errors import ModelError
-from puma.files import sha256, write_bytes
+from puma.project.files import sha256, write_bytes
 
 
 def weights_digest(model: nn.Module) -> str:

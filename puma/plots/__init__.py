@@ -1,4 +1,4 @@
-"""Pictures. Every function returns a figure; none shows, saves, or names a subject."""
+"""PlotData. Every function returns a figure; none shows, saves, or names a subject."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _roc(scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def margins_against_retraining(margins: np.ndarray) -> Figure:
     """Each removed row's logit margin before and after, over the range of retrained models.
 
-    ``margins``: (m, 3 + k), see :class:`puma.audit.Pictures`; rows ordered by the band's middle.
+    ``margins``: (m, 3 + k), see :class:`puma.audit.PlotData`; rows ordered by the band's middle.
     """
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()

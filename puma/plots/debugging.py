@@ -27,7 +27,7 @@ GRID = 200  # points along each side of a decision region
 def found_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """Share of the wrong labels found against the share of rows inspected, one line a ranking.
 
-    ``curves``: name -> what :func:`puma.debugging.found_curve` returned. The dashed line is
+    ``curves``: name -> what :func:`puma.label_errors.found_curve` returned. The dashed line is
     inspecting rows at random. The paper's figure of corrupted samples discovered.
     """
     return found_panels({"": curves})

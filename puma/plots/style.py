@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from puma.files import write_bytes
+from puma.project.files import write_bytes
 
 # Okabe-Ito, told apart by colour-blind readers too.
 COLOURS = {"removed": "#D55E00", "unseen": "#0072B2", "retained": "#999999"}

@@ -10,7 +10,7 @@ from puma.registry.loading import load_predictor
 from puma.registry.registration import Registered, all_registered, missing, register_all
 from puma.registry.store import open_store, tracking_uri
 from puma.registry.versions import (
-    VersionRow,
+    RegisteredVersion,
     find_version,
     list_versions,
     model_name,
@@ -18,7 +18,7 @@ from puma.registry.versions import (
 
 __all__ = [
     "Registered",
-    "VersionRow",
+    "RegisteredVersion",
     "all_registered",
     "find_version",
     "list_versions",

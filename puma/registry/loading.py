@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from puma.errors import ModelError, RegistryError
-from puma.receipts import Identity
-from puma.registry.certificate import read_artifact
-from puma.registry.faults import is_away
+from puma.lineage.records import ModelIdentity
+from puma.project.workspace import Workspace
+from puma.registry.certificate.document import read_artifact
 from puma.registry.store import environment_kept, open_store, reaches_store
+from puma.registry.store_errors import is_away
 from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name
-from puma.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -89,7 +89,7 @@ def registered_weights(found: ModelVersion) -> str:
     return weights_digest(load_graph(found))
 
 
-def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
+def load_identity(client: MlflowClient, found: ModelVersion) -> ModelIdentity:
     """What ``found`` was registered as.
 
     Raises RegistryError when its run does not say, ChangedIdentityError when it says another.
@@ -102,7 +102,7 @@ def load_identity(client: MlflowClient, found: ModelVersion) -> Identity:
             "nothing says how its model is built; choose another version"
         )
     try:
-        identity = Identity.model_validate_json(text)
+        identity = ModelIdentity.model_validate_json(text)
     except ValidationError as error:
         raise ChangedIdentityError(
             f"{IDENTITY} of {name} was changed ({error.error_count()} problems); {RESTORE}"

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from puma.errors import RegistryError
-from puma.registry.gate import Condition, examine
-from puma.registry.notes import add_note
+from puma.project.workspace import Workspace
+from puma.registry.description import add_note
+from puma.registry.promotion_conditions import Condition, examine
 from puma.registry.store import open_store, reaches_store, writing
 from puma.registry.versions import (
     CHAMPION,
@@ -19,7 +20,6 @@ from puma.registry.versions import (
     list_versions,
     model_name,
 )
-from puma.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -58,7 +58,7 @@ class Promotion:
 def promote(
     workspace: Workspace, dataset: str, version_or_alias: str | int, *, force: str | None = None
 ) -> Promotion:
-    """Move ``champion`` to a version that passes the gate (:func:`puma.registry.gate.examine`).
+    """Move ``champion`` to a version that passes the gate (:func:`examine`).
 
     ``force``: a reason for which it moves whatever the gate says; it is written on the version
     with the time, and not used where nothing had to be forced. The version that served is

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import DataError, RegistryError
-from puma.files import write_json
-from puma.receipts import Receipt, read_receipts
-from puma.registry.certificate import certify, withdraw
-from puma.registry.lineage import (
+from puma.lineage.records import ModelRecord, read_model_records
+from puma.project.files import write_json
+from puma.project.workspace import Workspace
+from puma.registry.certificate.document import certify, withdraw
+from puma.registry.concurrency import newest_removal, point, set_alias, settle, sweep
+from puma.registry.creation import (
     Draft,
     create_version,
     find_parent,
@@ -20,8 +22,7 @@ from puma.registry.lineage import (
     staged,
     verdict_tags,
 )
-from puma.registry.notes import describe, with_notes
-from puma.registry.settling import newest_removal, point, set_alias, settle, sweep
+from puma.registry.description import describe, with_notes
 from puma.registry.store import database, is_default, open_store, reaches_store, writing
 from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
@@ -35,7 +36,6 @@ from puma.registry.versions import (
     find_version,
     parent_version,
 )
-from puma.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,7 +69,7 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     registered = []
     with writing(workspace):
         for dataset in workspace.settings.datasets:
-            receipts = read_receipts(workspace, dataset)
+            receipts = read_model_records(workspace, dataset)
             for receipt in receipts:
                 found = _register(client, workspace, receipt)
                 registered.append(found)
@@ -142,7 +142,7 @@ def missing(workspace: Workspace) -> str | None:
     return None if written == record else f"{workspace.registered}: is out of date"
 
 
-def _register(client: MlflowClient, workspace: Workspace, receipt: Receipt) -> Registered:
+def _register(client: MlflowClient, workspace: Workspace, receipt: ModelRecord) -> Registered:
     found = sweep(client, receipt.dataset, FINGERPRINT, receipt.fingerprint)
     created = found is None
     if found is None:
@@ -167,7 +167,7 @@ def _update(
     client: MlflowClient,
     workspace: Workspace,
     found: ModelVersion,
-    receipt: Receipt,
+    receipt: ModelRecord,
     logged: Mapping[str, float],
 ) -> None:
     """Let a version show what it was measured to be now; of a removal, the certificate, too."""
@@ -190,7 +190,7 @@ def _is_timing(name: str) -> bool:
     return name.endswith("_seconds") or name.startswith("speedup_")
 
 
-def _shown(logged: Mapping[str, float], receipt: Receipt) -> dict[str, float]:
+def _shown(logged: Mapping[str, float], receipt: ModelRecord) -> dict[str, float]:
     """What the version is to show: the receipt's metrics, with the timings it already has."""
     return {
         name: logged[name] if _is_timing(name) and name in logged else float(value)
@@ -198,7 +198,7 @@ def _shown(logged: Mapping[str, float], receipt: Receipt) -> dict[str, float]:
     }
 
 
-def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: Receipt) -> bool:
+def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: ModelRecord) -> bool:
     """Whether the version and its run already show what they should."""
     if any(tags.get(name) != value for name, value in verdict_tags(receipt).items()):
         return False
@@ -232,7 +232,7 @@ def _survey(
     for dataset in workspace.settings.datasets:
         aliases = find_aliases(client, dataset)
         record[dataset] = []
-        for receipt in read_receipts(workspace, dataset):
+        for receipt in read_model_records(workspace, dataset):
             found = find_version(client, dataset, receipt.fingerprint)
             if found is None:
                 return record, f"{dataset} {receipt.method}: has no version"

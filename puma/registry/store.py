@@ -23,9 +23,9 @@ from urllib.request import url2pathname
 from filelock import FileLock
 
 from puma.errors import PumaError, RegistryError
-from puma.registry.connecting import REBUILD, alone, connect
-from puma.registry.faults import first_line, is_fault, remedy, showable, without_password
-from puma.workspace import Workspace
+from puma.project.workspace import Workspace
+from puma.registry.connection import REBUILD, alone, connect
+from puma.registry.store_errors import first_line, is_fault, remedy, showable, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,7 +15,7 @@ from puma.registry.versions import (
     CERTIFICATE,
     FINGERPRINT,
     WEIGHTS,
-    VersionRow,
+    RegisteredVersion,
     model_name,
     parent_version,
 )
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from puma.receipts import Receipt
+    from puma.lineage.records import ModelRecord
 
 ERASED = "puma.erased."
 
@@ -50,7 +50,7 @@ class Tombstone:
     promoted_at: str | None
 
     @classmethod
-    def of(cls, found: ModelVersion, row: VersionRow) -> Tombstone:
+    def of(cls, found: ModelVersion, row: RegisteredVersion) -> Tombstone:
         """Of a version that is still there; ``when`` is empty."""
         return cls(
             name=found.name,
@@ -95,9 +95,9 @@ class Tombstone:
         )
 
     @property
-    def row(self) -> VersionRow:
+    def row(self) -> RegisteredVersion:
         """The version among others, without what was measured of it."""
-        return VersionRow(
+        return RegisteredVersion(
             version=self.version,
             aliases=(),
             method=self.method,
@@ -169,7 +169,7 @@ def _dataset(name: str) -> str:
     return name.removeprefix(model_name(""))
 
 
-def erased_before(client: MlflowClient, receipt: Receipt) -> Tombstone | None:
+def erased_before(client: MlflowClient, receipt: ModelRecord) -> Tombstone | None:
     """The erased version that ``receipt`` would bring back; None when it is another model."""
     for stone in tombstones(client, receipt.dataset).values():
         if receipt.fingerprint == stone.fingerprint or (
@@ -179,7 +179,7 @@ def erased_before(client: MlflowClient, receipt: Receipt) -> Tombstone | None:
     return None
 
 
-def refuse_erased(client: MlflowClient, receipt: Receipt) -> None:
+def refuse_erased(client: MlflowClient, receipt: ModelRecord) -> None:
     """Raise RegistryError for the receipt of a model that was erased and has come back."""
     stone = erased_before(client, receipt)
     if stone is not None:

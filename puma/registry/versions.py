@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
-from puma.registry.faults import is_away
+from puma.registry.store_errors import is_away
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,7 +36,7 @@ CHALLENGER = "challenger"
 
 
 @dataclass(frozen=True)
-class VersionRow:
+class RegisteredVersion:
     """One registered version.
 
     ``metrics`` are the latest values of its run, without those that its last audit could not
@@ -120,7 +120,7 @@ def _number(value: str | None) -> int | None:
     return int(value) if value is not None and value.isdecimal() else None
 
 
-def list_versions(client: MlflowClient, dataset: str) -> list[VersionRow]:
+def list_versions(client: MlflowClient, dataset: str) -> list[RegisteredVersion]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
     return [_row(client, item, aliases) for item in find_versions(client, dataset)]
@@ -149,11 +149,11 @@ def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
     return {name: value for name, value in logged.items() if math.isfinite(value)}
 
 
-def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> VersionRow:
+def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> RegisteredVersion:
     """One version, also one that somebody made by hand: what it does not say is blank."""
     tags = dict(found.tags)
     created = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC)
-    return VersionRow(
+    return RegisteredVersion(
         version=int(found.version),
         aliases=aliases_of(int(found.version), aliases),
         method=tags.get("puma.method", ""),
@@ -176,12 +176,14 @@ def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> 
     )
 
 
-def find_row(client: MlflowClient, dataset: str, version_or_alias: str | int) -> VersionRow:
+def find_row(client: MlflowClient, dataset: str, version_or_alias: str | int) -> RegisteredVersion:
     """The version of that number or alias. Raises RegistryError when there is none."""
     return choose_row(list_versions(client, dataset), dataset, version_or_alias)
 
 
-def choose_row(rows: list[VersionRow], dataset: str, version_or_alias: str | int) -> VersionRow:
+def choose_row(
+    rows: list[RegisteredVersion], dataset: str, version_or_alias: str | int
+) -> RegisteredVersion:
     """The one of ``rows``, of ``dataset``, that :func:`find_row` returns."""
     row = look_up(rows, version_or_alias)
     if row is None:
@@ -190,7 +192,7 @@ def choose_row(rows: list[VersionRow], dataset: str, version_or_alias: str | int
     return row
 
 
-def look_up(rows: list[VersionRow], version_or_alias: str | int) -> VersionRow | None:
+def look_up(rows: list[RegisteredVersion], version_or_alias: str | int) -> RegisteredVersion | None:
     """By number, and then by alias, which may be a number, too; None when there is none."""
     wanted = str(version_or_alias)
     by_number = (row for row in rows if wanted == str(row.version))
@@ -198,7 +200,7 @@ def look_up(rows: list[VersionRow], version_or_alias: str | int) -> VersionRow |
     return next(by_number, None) or next(by_alias, None)
 
 
-def _choose(rows: list[VersionRow]) -> str:
+def _choose(rows: list[RegisteredVersion]) -> str:
     if not rows:
         return "run `dvc repro` first"
     aliases = sorted({alias for row in rows for alias in row.aliases})

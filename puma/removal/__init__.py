@@ -5,8 +5,8 @@ from __future__ import annotations
 from puma.errors import SettingsError
 from puma.removal.amnesiac import Amnesiac
 from puma.removal.base import Removal, RemovalMethod, Trained
-from puma.removal.paper import PaperPUMA
-from puma.removal.puma import PUMA
+from puma.removal.puma.method import PUMA
+from puma.removal.puma.paper import PaperPUMA
 from puma.removal.retrain import Retrain
 from puma.removal.sisa import SISA
 from puma.settings import ORIGINAL, Settings

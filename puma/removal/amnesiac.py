@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from puma.data.base import Dataset
-from puma.deletion import DeletionSet
 from puma.errors import ModelError, SettingsError
+from puma.models.training import History, batch_sizes, train
 from puma.removal.base import Patch, RemovalMethod, Trained
-from puma.removal.records import seal, sealed, unseal
+from puma.removal.training_records import seal, sealed, unseal
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import AmnesiacSettings, original_of
-from puma.training import History, batch_sizes, train
 
 UPDATES = "updates.npy"  # (steps, p): what each step added to the trainable parameters
 BATCHES = "batches.npy"  # (steps, largest batch): the rows it was made on, then -1

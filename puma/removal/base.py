@@ -22,13 +22,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from puma import predictions
 from puma.data.base import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import DeletionError, ModelError
-from puma.models import weights_digest
+from puma.models import predictions, weights_digest
+from puma.models.training import History, train
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings
-from puma.training import History, train
 
 
 @dataclass(frozen=True, repr=False)

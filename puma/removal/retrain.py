@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 
-from puma.deletion import DeletionSet
+from puma.models.training import batch_sizes, train
 from puma.removal.base import Patch, RemovalMethod, Trained
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import RetrainSettings
-from puma.training import batch_sizes, train
 
 
 class Retrain(RetrainSettings, RemovalMethod):

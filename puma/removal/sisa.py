@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from puma.data.base import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import DataError, DeletionError
 from puma.models import Ensemble, load_weights, save_weights
+from puma.models.training import History, train
 from puma.removal.base import Patch, RemovalMethod, Trained
-from puma.removal.records import seal, sealed, unseal
+from puma.removal.training_records import seal, sealed, unseal
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import SisaSettings, original_of
-from puma.training import History, train
 
 
 class SISA(SisaSettings, RemovalMethod):

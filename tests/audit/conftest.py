@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from puma.audit import (
-    Answers,
     Evidence,
     LiRA,
     Population,
+    Predictions,
     ShadowAttack,
     everybody,
     halves,
@@ -24,11 +24,11 @@ from puma.audit import (
     without,
 )
 from puma.data.base import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.models import build_model
+from puma.models.training import train
 from puma.removal import Retrain
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import ModelSettings, ShadowSettings, TrainingSettings
-from puma.training import train
 
 CLASSES = 4
 MODEL = ModelSettings(hidden=(64, 32))
@@ -55,14 +55,14 @@ def mislabelled(n: int, seed: int, ids: list[str], *, share: float) -> Examples:
     return Examples.of(features, torch.where(drawn, others, clusters), ids)
 
 
-def answers_of(after: ArrayLike, labels: ArrayLike, before: ArrayLike | None = None) -> Answers:
+def answers_of(after: ArrayLike, labels: ArrayLike, before: ArrayLike | None = None) -> Predictions:
     logits = torch.as_tensor(np.asarray(after, dtype=np.float64))
     parent = logits if before is None else torch.as_tensor(np.asarray(before, dtype=np.float64))
     truth = torch.as_tensor(np.asarray(labels, dtype=np.int64))
-    return Answers(parent, logits, truth, np.arange(len(truth)))
+    return Predictions(parent, logits, truth, np.arange(len(truth)))
 
 
-def random_answers(n: int, seed: int, *, scale: float = 3.0) -> Answers:
+def random_answers(n: int, seed: int, *, scale: float = 3.0) -> Predictions:
     """Two unrelated versions' answers about n rows."""
     random = np.random.default_rng(seed)
     after, before = random.normal(0, scale, (2, n, CLASSES))
@@ -106,8 +106,8 @@ class Planted:
     def labels(self) -> torch.Tensor:
         return torch.cat([self.dataset.train.labels, self.dataset.test.labels])
 
-    def answers(self, after: torch.Tensor) -> Answers:
-        return Answers(self.original, after, self.labels, np.arange(len(self.labels)))
+    def answers(self, after: torch.Tensor) -> Predictions:
+        return Predictions(self.original, after, self.labels, np.arange(len(self.labels)))
 
 
 @pytest.fixture(scope="session")

@@ -10,20 +10,20 @@ from torch import nn
 
 from puma.audit import (
     ATTACKS,
-    Answers,
-    ask,
-    ask_about,
+    Predictions,
     auc,
     auc_interval,
     confidence_attack,
     entropy_attack,
     loss_attack,
+    predict_dataset,
+    predict_examples,
     tpr_at_fpr,
     two_model_attack,
 )
 from puma.data.base import Dataset
 from puma.models import build_model
-from puma.training import train
+from puma.models.training import train
 from tests.audit.conftest import (
     CLASSES,
     MODEL,
@@ -35,7 +35,7 @@ from tests.audit.conftest import (
 )
 
 
-def by_hand(name: str, given: Answers) -> np.ndarray:
+def by_hand(name: str, given: Predictions) -> np.ndarray:
     after, before, labels = given.after.numpy(), given.before.numpy(), given.labels.numpy()
     rows = np.arange(len(labels))
     scores: dict[str, np.ndarray] = {
@@ -105,7 +105,7 @@ def test_a_row_that_the_version_lost_scores_higher_than_one_it_gained() -> None:
 def test_members_of_an_overfitted_model_score_higher(
     memory: Dataset, overfitted: nn.Module
 ) -> None:
-    given = ask(overfitted, memory)
+    given = predict_dataset(overfitted, memory)
     found = {
         name: auc(run(given.at(np.arange(200))), run(given.at(np.arange(200, 400))))
         for name, run in ATTACKS.items()
@@ -121,7 +121,7 @@ def test_members_and_nonmembers_change_places_with_the_data(memory: Dataset) -> 
     swapped = Dataset("swapped", memory.test, memory.train, memory.classes)
     model = build_model(MODEL, swapped, seed=6)
     train(model, swapped.train, TRAINING, seed=6, progress=False)
-    given = ask(model, memory)
+    given = predict_dataset(model, memory)
     scores = loss_attack(given)
     assert auc(scores[200:], scores[:200]) > 0.9
     assert auc(scores[:200], scores[200:]) < 0.1
@@ -134,7 +134,7 @@ def test_a_model_that_saw_neither_group_cannot_tell_them_apart(
     model = overfitted if fitted else build_model(MODEL, memory, seed=3)
     covered = dict.fromkeys(("loss", "confidence", "entropy"), 0)
     for seed in range(100, 400):
-        strangers = ask_about(model, coin_flips(150, seed))
+        strangers = predict_examples(model, coin_flips(150, seed))
         for name in covered:
             scores = ATTACKS[name](strangers)
             interval = auc_interval(scores[:50], scores[50:])

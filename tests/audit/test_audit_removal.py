@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from puma.audit import AuditReport, Evidence, LiRA, Population, audit_removal, margins
-from puma.deletion import DeletionSet
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 from tests.audit.conftest import CLASSES, Planted
 from tests.audit.oracles import likelihood_ratios
@@ -219,7 +219,7 @@ def test_pictures_do_not_say_whose_row_a_value_is(planted: Planted) -> None:
     ):
         for name in first:
             np.testing.assert_allclose(first[name], second[name], atol=1e-9)
-    assert repr(here).startswith("<puma.audit.pictures.Pictures")  # no values
+    assert repr(here).startswith("<puma.audit.plot_data.PlotData")  # no values
 
 
 def in_order(models: Population, order: np.ndarray) -> Population:

@@ -8,9 +8,9 @@ import pytest
 from puma.audit import ATTACKS, Population, evidence
 from puma.audit.evidence import train_references, train_shadows
 from puma.data.base import Dataset
-from puma.deletion import DeletionSet
-from puma.parallel import cores
+from puma.models.parallel import cores
 from puma.removal import SISA, RemovalMethod, Retrain
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, ModelSettings, Settings, SisaSettings, TrainingSettings
 from tests.audit.conftest import Planted, random_answers
 

@@ -11,10 +11,10 @@ from scipy.special import logit, softmax
 from puma.audit import Population, everybody, halves, train_population, without
 from puma.audit.population import seeds_of
 from puma.data.base import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import AuditError
 from puma.models import build_model
 from puma.removal import SISA, RemovalMethod, Retrain
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import ModelSettings, TrainingSettings
 from tests.audit.conftest import Planted, coin_flips
 

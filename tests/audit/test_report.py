@@ -14,8 +14,8 @@ from sklearn.metrics import balanced_accuracy_score
 from torch.nn.functional import one_hot
 
 from puma.audit import AuditReport, Population, audit_removal
-from puma.deletion import DeletionSet
 from puma.errors import AuditError
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 from tests.audit.conftest import CLASSES, Planted
 from tests.audit.oracles import (

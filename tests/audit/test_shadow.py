@@ -12,12 +12,20 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from puma.audit import FEATURES, ShadowAttack, ask_about, auc, rate, shadow, train_shadow_attack
+from puma.audit import (
+    FEATURES,
+    ShadowAttack,
+    auc,
+    predict_examples,
+    rate,
+    shadow,
+    train_shadow_attack,
+)
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import mlp
+from puma.models.training import History, train
 from puma.settings import ShadowSettings, TrainingSettings
-from puma.training import History, train
 from tests.audit.conftest import (
     CLASSES,
     MODEL,
@@ -64,8 +72,8 @@ def outputs_and_labels(model: nn.Module, examples: Examples) -> Tensor:
 
 
 def test_members_score_higher(memory: Dataset, overfitted: nn.Module, attack: ShadowAttack) -> None:
-    members = attack.scores(ask_about(overfitted, memory.train))
-    nonmembers = attack.scores(ask_about(overfitted, memory.test))
+    members = attack.scores(predict_examples(overfitted, memory.train))
+    nonmembers = attack.scores(predict_examples(overfitted, memory.test))
     assert members.shape == (200,)
     assert min(members.min(), nonmembers.min()) >= 0
     assert max(members.max(), nonmembers.max()) <= 1
@@ -130,7 +138,7 @@ def test_quality_is_measured_on_the_held_out_shadow(
     assert list(calls).index("attack") < list(calls).index("shadow 4/4")
     held_out = calls["shadow 4/4"]
     truth = np.isin(memory.train.subject_ids, held_out.examples.subject_ids)
-    scores = attack.scores(ask_about(held_out.model, memory.train))
+    scores = attack.scores(predict_examples(held_out.model, memory.train))
     expected = balanced_accuracy_score(truth, scores > 0.5)
     assert attack.quality == pytest.approx(expected, abs=1e-12)
     assert attack.quality_auc == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)

@@ -8,8 +8,8 @@ from puma.audit import (
     PASSED,
     VERDICTS,
     GapToRetraining,
+    RelativeConfidence,
     RemainingInfluence,
-    Surer,
     Utility,
     Verdict,
     judge,
@@ -52,7 +52,7 @@ class Findings:
         ]
         return judge(
             RemainingInfluence(self.influence, self.influence_chance, self.told_apart),
-            Surer(self.surer, self.surer_chance),
+            RelativeConfidence(self.surer, self.surer_chance),
             GapToRetraining(2 * self.ratio, 2.0, 9.0, self.gap_chance, self.below),
             (utilities[0], utilities[1]),
             self.lost,

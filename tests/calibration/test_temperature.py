@@ -11,11 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from puma import predictions
 from puma.calibration import TemperatureScaled, fit_temperature, temperature_scaled
 from puma.data import Examples
 from puma.errors import DataError, SettingsError
 from puma.influence import FlatModel
+from puma.models import predictions
 from tests.cases import DOUBLE, mlp, normalised, random_examples
 
 

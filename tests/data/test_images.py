@@ -1,4 +1,4 @@
-"""Pictures: digits against scikit-learn, MNIST against the bytes of its files.
+"""PlotData: digits against scikit-learn, MNIST against the bytes of its files.
 
 PUMA_DATA_DIR may name a folder with the real MNIST; everything else is done on a tiny one.
 """
@@ -207,7 +207,7 @@ def test_files_that_do_not_fit_each_other_are_refused(folder: Path) -> None:
 
 def test_importing_loads_no_heavy_package() -> None:
     code = (
-        "import sys, puma.data, puma.models, puma.marking\n"
+        "import sys, puma.data, puma.models, puma.requests.demonstration\n"
         "print(sorted({'torchvision', 'sklearn', 'pandas'} & set(sys.modules)))"
     )
     result = subprocess.run(

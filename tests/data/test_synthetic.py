@@ -11,8 +11,8 @@ from sklearn.model_selection import train_test_split
 from puma.data import Dataset, load_dataset, radial, rectangular, spiral, two_moons
 from puma.errors import DataError
 from puma.models import build_model
+from puma.models.training import train
 from puma.settings import ModelSettings, TrainingSettings
-from puma.training import train
 
 SIZES = {
     "radial": [300, 300],

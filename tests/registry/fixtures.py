@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from puma.project.workspace import Workspace
 from puma.registry import open_store, register_all
-from puma.workspace import Workspace
 from tests.registry.projects import copy_store, make_project
 
 

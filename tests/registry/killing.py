@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from puma.receipts import read_receipts
+from puma.lineage.records import read_model_records
+from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
-from puma.registry.lineage import staged
+from puma.registry.certificate.verification import verify_version
+from puma.registry.creation import staged
 from puma.registry.promotion import promote
 from puma.registry.registration import register_answer
-from puma.registry.verification import verify_version
 from puma.registry.versions import CHAMPION, find_aliases
-from puma.workspace import Workspace
 from tests.registry.projects import DATASET, FEATURES
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def answer_until(workspace: Workspace, step: int) -> None:
 
 
 def _answer(workspace: Workspace) -> tuple[int, bool]:
-    draft = staged(workspace, read_receipts(workspace, DATASET)[-1])
+    draft = staged(workspace, read_model_records(workspace, DATASET)[-1])
     return register_answer(workspace, draft, KEY)
 
 
@@ -77,7 +77,7 @@ def check_completed(workspace: Workspace, n_before: int) -> None:
     assert missing(workspace) is None
     rows = list_versions(open_store(workspace), DATASET)
     assert len(rows) == n_before + 1
-    fingerprints = [receipt.fingerprint for receipt in read_receipts(workspace, DATASET)]
+    fingerprints = [receipt.fingerprint for receipt in read_model_records(workspace, DATASET)]
     registered = [row.fingerprint for row in rows]
     assert [registered.count(fingerprint) for fingerprint in fingerprints] == [1] * len(
         fingerprints

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from puma.lineage.records import AuditRecord, ModelRecord
 from puma.models import mlp, save_weights, weights_digest
-from puma.receipts import AuditRecord, Receipt
+from puma.project.workspace import Workspace
 from puma.settings import ORIGINAL, ModelSettings
-from puma.workspace import Workspace
 
 DATASET = "toy"
 FEATURES = 4
@@ -53,16 +53,16 @@ def write_version(
     method: str,
     *,
     weights_seed: int,
-    parent: Receipt | None = None,
+    parent: ModelRecord | None = None,
     deletion: str | None = None,
     architecture: ModelSettings = MODEL,
     model: nn.Module | None = None,
-) -> Receipt:
+) -> ModelRecord:
     """The weights, the receipt, and the audit of one version with its pictures."""
     model = model or make_model(weights_seed)
     path = workspace.weights(DATASET, method)
     save_weights(model, path)
-    receipt = Receipt(
+    receipt = ModelRecord(
         dataset=DATASET,
         method=method,
         seed=7,
@@ -101,7 +101,7 @@ def write_audit(
     **metrics: float,
 ) -> None:
     """The audit of the weights that ``method`` has now; its pictures show ``pictures``."""
-    receipt = Receipt.read(workspace.receipt(DATASET, method))
+    receipt = ModelRecord.read(workspace.receipt(DATASET, method))
     AuditRecord(
         weights_digest=receipt.weights_digest,
         deletion_digest=deletion or receipt.deletion_digest or DELETION,

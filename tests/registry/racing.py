@@ -5,10 +5,10 @@ from __future__ import annotations
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from puma.receipts import Receipt
+from puma.lineage.records import ModelRecord
+from puma.project.workspace import Workspace
 from puma.registry import open_store, register_all
 from puma.settings import ORIGINAL
-from puma.workspace import Workspace
 from tests.registry.forked import CONTEXT, finish, start
 from tests.registry.projects import DATASET, METHODS, make_project, write_audit, write_version
 
@@ -50,7 +50,7 @@ def connect_at_once(folder: Path, store: str) -> list[str]:
 
 
 def _register(workspace: Workspace, barrier: Barrier, person: int) -> None:
-    original = Receipt.read(workspace.receipt(DATASET, ORIGINAL))
+    original = ModelRecord.read(workspace.receipt(DATASET, ORIGINAL))
     for number in range(ROUNDS):
         seed = 10 * (1 + PEOPLE * number + person)
         for place, method in enumerate(METHODS):

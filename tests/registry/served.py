@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from puma.receipts import Receipt
+from puma.lineage.records import ModelRecord
+from puma.project.workspace import Workspace
 from puma.registry import register_all
 from puma.settings import ORIGINAL
-from puma.workspace import Workspace
 from tests.registry.projects import DATASET, DELETION, METHODS, write_audit, write_version
 
 BUDGET, DRIFT = 0.01, -0.0025
@@ -17,10 +17,10 @@ def amend(
     *,
     parameters: dict[str, str | int | float] | None = None,
     **metrics: float,
-) -> Receipt:
+) -> ModelRecord:
     """The receipt of ``method`` with more in it."""
     path = workspace.receipt(DATASET, method)
-    receipt = Receipt.read(path)
+    receipt = ModelRecord.read(path)
     amended = receipt.model_copy(
         update={
             "metrics": {**receipt.metrics, **metrics},
@@ -44,13 +44,13 @@ def answer(
     workspace: Workspace, deletion: str, *, n_removed: int, seed: int, made_from: str = ORIGINAL
 ) -> None:
     """Two more versions, retrain and puma, for another request; both passed."""
-    original = Receipt.read(workspace.receipt(DATASET, made_from))
+    original = ModelRecord.read(workspace.receipt(DATASET, made_from))
     for place, method in enumerate(METHODS):
         write_version(
             workspace, method, weights_seed=seed + place, parent=original, deletion=deletion
         )
         path = workspace.receipt(DATASET, method)
-        Receipt.read(path).model_copy(update={"n_removed": n_removed}).write(path)
+        ModelRecord.read(path).model_copy(update={"n_removed": n_removed}).write(path)
     write_audit(workspace, ORIGINAL, deletion=deletion)
     make_servable(workspace)
 

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from puma.errors import RegistryError
-from puma.receipts import Receipt, read_receipts
+from puma.lineage.records import ModelRecord, read_model_records
+from puma.project.workspace import Workspace
+from puma.registry import creation as lineage
 from puma.registry import (
-    certificate,
-    lineage,
     list_versions,
     missing,
     open_store,
     register_all,
     registration,
 )
-from puma.registry.page import page
-from puma.workspace import Workspace
+from puma.registry.certificate import document as certificate
+from puma.registry.certificate.page import page
 from tests.registry.projects import (
     DATA_DIGEST,
     DATASET,
@@ -60,7 +60,7 @@ def everything(workspace: Workspace) -> dict[Path, bytes]:
 def test_a_removal_s_certificate_says_what_was_done_and_found(workspace: Workspace) -> None:
     make_servable(workspace)
     found = json.loads(text_of(workspace, 3))
-    original, _, receipt = read_receipts(workspace, DATASET)
+    original, _, receipt = read_model_records(workspace, DATASET)
     limits, environment, git = (found.pop(name) for name in ("limits", "environment", "git"))
     run = open_store(workspace).get_run(list_versions(open_store(workspace), DATASET)[2].run_id)
     registered = found.pop("registered")
@@ -159,7 +159,7 @@ def test_the_commit_is_the_project_s(workspace: Workspace) -> None:
 
     with (workspace.root / "params.yaml").open("a") as stream:
         stream.write("# changed\n")
-    original = Receipt.read(workspace.receipt(DATASET, "original"))
+    original = ModelRecord.read(workspace.receipt(DATASET, "original"))
     write_version(workspace, "puma", weights_seed=9, parent=original, deletion=DELETION)
     register_all(workspace, progress=False)
     assert json.loads(text_of(workspace, 4))["git"] == {**stated, "uncommitted_changes": True}
@@ -186,7 +186,7 @@ def test_a_version_never_appears_without_its_certificate(
 
 def test_a_removal_waits_for_the_certificate_of_its_parent(workspace: Workspace) -> None:
     client = open_store(workspace)
-    original, removal, _ = read_receipts(workspace, DATASET)
+    original, removal, _ = read_model_records(workspace, DATASET)
     lineage.create_version(client, workspace, lineage.staged(workspace, original))
     client.delete_model_version_tag(NAME, "1", "puma.certificate")
     with pytest.raises(

@@ -19,14 +19,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from puma.errors import RegistryError
+from puma.lineage.records import ModelRecord
 from puma.models import load_weights, weights_digest
-from puma.receipts import Receipt
+from puma.project.workspace import Workspace
 from puma.registry import load_predictor, open_store, register_all
+from puma.registry.certificate.verification import verify_version
 from puma.registry.loading import load_graph, load_identity, load_module
 from puma.registry.promotion import promote
-from puma.registry.verification import verify_version
 from puma.settings import ModelSettings
-from puma.workspace import Workspace
 from tests.registry.projects import (
     CLASSES,
     DATASET,
@@ -172,7 +172,7 @@ def test_a_version_is_a_module_again(filled: Workspace, version: str) -> None:
 def test_the_identity_is_the_receipt_s_and_names_nothing_else(filled: Workspace) -> None:
     client = open_store(filled)
     identity = load_identity(client, client.get_model_version(NAME, "3"))
-    receipt = Receipt.read(filled.receipt(DATASET, "puma"))
+    receipt = ModelRecord.read(filled.receipt(DATASET, "puma"))
     assert identity.identity == receipt.identity
     assert identity.fingerprint == receipt.fingerprint
     assert identity.classes == CLASSES

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from puma.errors import RegistryError
+from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
+from puma.registry.certificate.verification import verify_version
 from puma.registry.promotion import promote
-from puma.registry.verification import verify_version
-from puma.workspace import Workspace
 from tests.registry.forked import start
 from tests.registry.killing import migrate_until
 from tests.registry.projects import DATASET, FEATURES, make_model, make_project

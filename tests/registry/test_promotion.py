@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from puma.errors import RegistryError
+from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, promotion, register_all
-from puma.registry.certificate import certify
+from puma.registry.certificate.document import certify
 from puma.registry.promotion import PromotionRefusedError, promote
-from puma.workspace import Workspace
 from tests.command import puma
 from tests.registry.projects import DATASET, DELETION, OTHER_DELETION, write_audit
 from tests.registry.served import amend, answer, make_servable

@@ -10,18 +10,18 @@ import mlflow
 import pytest
 
 from puma.errors import RegistryError
-from puma.receipts import Receipt, read_receipts
+from puma.lineage.records import ModelRecord, read_model_records
+from puma.project.workspace import Workspace
 from puma.registry import (
     all_registered,
     find_version,
-    lineage,
     list_versions,
     missing,
     open_store,
     register_all,
 )
+from puma.registry import creation as lineage
 from puma.settings import ORIGINAL
-from puma.workspace import Workspace
 from tests.registry.projects import (
     DATASET,
     METHODS,
@@ -42,7 +42,7 @@ def test_every_receipt_gets_one_version_in_order(workspace: Workspace) -> None:
         (3, "puma", 1, True),
     ]
     assert [item.aliases for item in found] == [("champion",), (), ("challenger",)]
-    receipts = read_receipts(workspace, DATASET)
+    receipts = read_model_records(workspace, DATASET)
     assert [item.fingerprint for item in found] == [item.fingerprint for item in receipts]
 
 
@@ -152,9 +152,9 @@ def test_an_audit_that_found_something_else_is_the_one_shown(
     assert row.verdict == found["verdict"]
     numbers = {name: value for name, value in found.items() if name.startswith("attack")}
     assert numbers.items() <= row.metrics.items()
-    assert pictures_of(client, row.run_id) == drawn("puma", "second")
+    assert plot_data_of(client, row.run_id) == drawn("puma", "second")
     assert list_versions(client, DATASET)[:2] == others
-    assert pictures_of(client, others[0].run_id) == drawn("original", "first")
+    assert plot_data_of(client, others[0].run_id) == drawn("original", "first")
     record = json.loads(registered.registered.read_text())[DATASET][2]
     assert (record["verdict"], record["verdict_reason"]) == (found["verdict"], found["reason"])
     assert all_registered(registered)
@@ -197,7 +197,7 @@ def test_other_timings_alone_change_nothing(registered: Workspace) -> None:
     before = list_versions(open_store(registered), DATASET)
     for method in ("original", "retrain", "puma"):
         path = registered.receipt(DATASET, method)
-        receipt = Receipt.read(path)
+        receipt = ModelRecord.read(path)
         metrics = {**receipt.metrics, "runtime_seconds": receipt.metrics["runtime_seconds"] + 1}
         receipt.model_copy(update={"metrics": metrics}).write(path)
 
@@ -241,7 +241,7 @@ def test_record_holds_no_times(filled: Workspace) -> None:
     assert rows[2] == {
         "version": 3,
         "method": "puma",
-        "fingerprint": read_receipts(filled, DATASET)[2].fingerprint,
+        "fingerprint": read_model_records(filled, DATASET)[2].fingerprint,
         "aliases": ["challenger"],
         "parent_version": 1,
         "n_removed": 3,
@@ -290,8 +290,8 @@ def test_failure_at_any_step_leaves_no_version_and_a_failed_run(
 def test_killed_process_leaves_no_version(workspace: Workspace) -> None:
     # The model is left out, because importing PyTorch is most of the time this would take.
     code = (
-        "import os\nfrom puma.registry import lineage, register_all\n"
-        "from puma.workspace import Workspace\n"
+        "import os\nfrom puma.registry import creation as lineage, register_all\n"
+        "from puma.project.workspace import Workspace\n"
         "lineage.rebuild_model = lineage._log_model = lambda *_: 'none'\n"
         "lineage._params = lambda *_: os._exit(9)\n"
         "register_all(Workspace.find(), progress=False)"
@@ -318,7 +318,7 @@ def test_weights_that_are_not_the_receipts_are_refused(workspace: Workspace) -> 
 
 def test_parent_that_is_not_registered_is_named(workspace: Workspace) -> None:
     client = open_store(workspace)
-    removal = read_receipts(workspace, DATASET)[2]
+    removal = read_model_records(workspace, DATASET)[2]
     with pytest.raises(RegistryError, match=r"its parent, fingerprint .* is not registered"):
         lineage.create_version(client, workspace, lineage.staged(workspace, removal))
     assert find_version(client, DATASET, removal.fingerprint) is None
@@ -334,7 +334,7 @@ def test_active_run_is_not_taken_over(workspace: Workspace) -> None:
 
 
 def rewrite_removals(workspace: Workspace) -> None:
-    original = Receipt.read(workspace.receipt(DATASET, ORIGINAL))
+    original = ModelRecord.read(workspace.receipt(DATASET, ORIGINAL))
     for seed, method in enumerate(METHODS, start=3):
         write_version(
             workspace, method, weights_seed=seed, parent=original, deletion=OTHER_DELETION
@@ -342,7 +342,7 @@ def rewrite_removals(workspace: Workspace) -> None:
     write_audit(workspace, ORIGINAL, deletion=OTHER_DELETION, attack_rate=0.75)
 
 
-def pictures_of(client: Any, run_id: str) -> dict[str, bytes]:
+def plot_data_of(client: Any, run_id: str) -> dict[str, bytes]:
     """What the run's page shows beside the model, by name."""
     found = [artifact.path for artifact in client.list_artifacts(run_id, "audit")]
     return {path: Path(client.download_artifacts(run_id, path)).read_bytes() for path in found}

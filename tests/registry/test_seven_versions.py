@@ -11,10 +11,10 @@ import torch
 import yaml
 
 from puma.models import Ensemble
+from puma.project.workspace import Workspace
 from puma.registry import Registered, load_predictor, open_store, register_all
-from puma.registry.verification import verify_version
+from puma.registry.certificate.verification import verify_version
 from puma.settings import ModelSettings, Settings, original_of
-from puma.workspace import Workspace
 from tests import command
 from tests.registry.fixtures import _default_store, template
 from tests.registry.projects import (

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from puma.errors import RegistryError
+from puma.project.workspace import Workspace
 from puma.registry import (
     list_versions,
     load_predictor,
@@ -17,7 +18,6 @@ from puma.registry import (
     register_all,
     tracking_uri,
 )
-from puma.workspace import Workspace
 from tests.registry.projects import (
     DATASET,
     FEATURES,
@@ -163,7 +163,7 @@ def test_moved_project_is_named_and_a_deleted_store_is_rebuilt(registered: Works
 def test_two_processes_at_once_share_one_store(tmp_path: Path) -> None:
     workspace = make_project(tmp_path / "fresh")
     code = (
-        "from puma.registry import open_store\nfrom puma.workspace import Workspace\n"
+        "from puma.registry import open_store\nfrom puma.project.workspace import Workspace\n"
         "print(open_store(Workspace.find()).get_experiment_by_name('puma').experiment_id)"
     )
     processes = [start_python(code, workspace.root) for _ in range(2)]

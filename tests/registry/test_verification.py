@@ -12,15 +12,16 @@ import pytest
 import torch
 
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet, project_key
+from puma.lineage.records import ModelRecord
 from puma.models import weights_digest
-from puma.receipts import Receipt
-from puma.registry import open_store, register_all, verification
-from puma.registry.certificate import canonical, digest
-from puma.registry.findings import differences
+from puma.project.workspace import Workspace
+from puma.registry import open_store, register_all
+from puma.registry.certificate import verification
+from puma.registry.certificate.document import canonical, digest
+from puma.registry.certificate.findings import differences
+from puma.registry.certificate.verification import verify_version
 from puma.registry.promotion import promote
-from puma.registry.verification import verify_version
-from puma.workspace import Workspace
+from puma.requests.deletion_set import DeletionSet, project_key
 from tests.command import puma
 from tests.registry.fixtures import _default_store, template
 from tests.registry.projects import (
@@ -72,9 +73,9 @@ def proven(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Wor
     return workspace
 
 
-def amend(workspace: Workspace, method: str, update: dict[str, Any]) -> Receipt:
+def amend(workspace: Workspace, method: str, update: dict[str, Any]) -> ModelRecord:
     path = workspace.receipt(DATASET, method)
-    amended = Receipt.read(path).model_copy(update=update)
+    amended = ModelRecord.read(path).model_copy(update=update)
     amended.write(path)
     return amended
 
@@ -174,7 +175,7 @@ def test_a_chain_of_three_goes_up_to_the_original(own: Workspace) -> None:
     set_tag(own, 3, "puma.parent_fingerprint", parent.tags["puma.fingerprint"])
     open_store(own).delete_model_version_tag(NAME, "3", "puma.certificate")
     amend(own, "puma", {})
-    from puma.registry.certificate import certify
+    from puma.registry.certificate.document import certify
 
     certify(open_store(own), DATASET, version_of(own, 3))
     first = json.loads(artifact(own, 3).read_text())["parent_certificate"]

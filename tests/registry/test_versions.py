@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import RegistryError
+from puma.lineage.records import read_model_records
 from puma.models import load_weights
-from puma.receipts import read_receipts
+from puma.project.workspace import Workspace
 from puma.registry import find_version, list_versions, load_predictor, open_store
 from puma.registry.versions import find_row
-from puma.workspace import Workspace
+from puma.requests.deletion_set import DeletionSet
 from tests.registry.projects import (
     DATA_DIGEST,
     DATASET,
@@ -39,14 +39,14 @@ def client(filled: Workspace) -> Any:
 
 
 def test_version_is_found_by_fingerprint(client: Any, filled: Workspace) -> None:
-    for number, receipt in enumerate(read_receipts(filled, DATASET), start=1):
+    for number, receipt in enumerate(read_model_records(filled, DATASET), start=1):
         assert int(find_version(client, DATASET, receipt.fingerprint).version) == number
     assert find_version(client, DATASET, "0" * 64) is None
     assert find_version(client, "other", receipt.fingerprint) is None
 
 
 def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
-    original, _, removal = read_receipts(filled, DATASET)
+    original, _, removal = read_model_records(filled, DATASET)
     tags = dict(client.get_model_version("puma-toy", "3").tags)
     vouching = [tags.pop(f"puma.{name}") for name in ("certificate", "certificate_page")]
     assert [len(digest) for digest in vouching] == [64, 64]
@@ -93,7 +93,7 @@ def test_a_version_carries_its_audit_s_verdict_and_pictures(client: Any, number:
 def test_run_params_and_metrics_are_those_of_the_version(client: Any, filled: Workspace) -> None:
     row = list_versions(client, DATASET)[2]
     run = client.get_run(row.run_id)
-    receipt = read_receipts(filled, DATASET)[2]
+    receipt = read_model_records(filled, DATASET)[2]
     assert run.info.run_name == "toy puma"
     assert run.info.status == "FINISHED"
     assert run.data.params == {
@@ -122,7 +122,7 @@ def test_metrics_belong_to_the_logged_model(client: Any, filled: Workspace) -> N
     source = client.get_model_version("puma-toy", "3").source
     logged = client.get_logged_model(source.removeprefix("models:/"))
     assert {metric.key: metric.value for metric in logged.metrics} == (
-        read_receipts(filled, DATASET)[2].metrics
+        read_model_records(filled, DATASET)[2].metrics
     )
 
 
@@ -161,7 +161,7 @@ def test_rows_are_complete(client: Any, filled: Workspace) -> None:
     assert json.loads(json.dumps(as_dict)) == as_dict
     assert as_dict["aliases"] == ["challenger"]
     assert (row.version, row.method, row.parent_version, row.n_removed) == (3, "puma", 1, 3)
-    assert row.fingerprint == read_receipts(filled, DATASET)[2].fingerprint
+    assert row.fingerprint == read_model_records(filled, DATASET)[2].fingerprint
     assert (row.verdict, row.data_digest) == ("over_forgotten", DATA_DIGEST)
     assert row.created.endswith("+00:00")
     assert list_versions(client, "other") == []

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import ModelError, SettingsError
 from puma.models import mlp
+from puma.models.training import train
 from puma.removal import METHODS, ORIGINALS, Amnesiac, Retrain, amnesiac, build_trainer
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import Settings, TrainingSettings, original_of
-from puma.training import train
 from tests.removal.conftest import blobs, flat
 
 TRAINING = TrainingSettings(epochs=3, batch_size=8, learning_rate=0.01)

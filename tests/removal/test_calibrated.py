@@ -11,14 +11,14 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import DeletionError, SettingsError, SolverError
 from puma.models import mlp
 from puma.removal import PUMA, Retrain, Trained
-from puma.removal import level as level_module
-from puma.removal import reference as reference_module
-from puma.removal.puma import ONE_STEP
-from puma.removal.reference import margins, ranks_among, reference_margins
+from puma.removal.puma import target_margin_step as level_module
+from puma.removal.puma import target_margins as reference_module
+from puma.removal.puma.method import ONE_STEP
+from puma.removal.puma.target_margins import margins, ranks_among, reference_margins
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import TrainingSettings
 from tests.removal.conftest import blobs, flat
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from puma.deletion import DeletionSet
 from puma.errors import DeletionError
 from puma.removal import PUMA
-from puma.removal.puma import ONE_STEP
+from puma.removal.puma.method import ONE_STEP
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import TrainingSettings
 from tests.removal.conftest import WEIGHT_DECAY, Problem, blobs, flat, optimum
 

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import SettingsError
 from puma.influence.criteria import MeanLoss
 from puma.influence.flat import FlatModel
 from puma.models import mlp
+from puma.models.training import train
 from puma.removal import METHODS, PUMA, Retrain, build_method
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import Settings, TrainingSettings
-from puma.training import train
 from tests.removal.conftest import blobs, flat
 
 TRAINING = TrainingSettings(epochs=3, batch_size=16)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from puma.data import Dataset, Examples
-from puma.deletion import DeletionSet
 from puma.errors import DataError, DeletionError, ModelError
 from puma.models import mlp
-from puma.predictions import logits
+from puma.models.predictions import logits
+from puma.models.training import train
 from puma.removal import PUMA, SISA, Retrain, Trained, sisa
+from puma.requests.deletion_set import DeletionSet
 from puma.settings import TrainingSettings
-from puma.training import train
 from tests.removal.conftest import blobs, flat
 
 TRAINING = TrainingSettings(epochs=4, batch_size=8, learning_rate=0.01)

@@ -1,0 +1,207 @@
+"""The benchmark commands: ``python -m benchmarks removals`` and its like.
+
+They import what takes seconds only when they run, as puma.cli.main does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from puma.cli.console import print_table
+from puma.errors import SettingsError
+from puma.project.workspace import Workspace
+from puma.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "--out", help="CSV; the command's own in docs/results/ if absent."),
+]
+Datasets = Annotated[str, typer.Option(help="Names, separated by commas.")]
+Seeds = Annotated[int, typer.Option(min=1, help="0 to SEEDS - 1.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")]
+
+
+def removal_benchmark(
+    datasets: Datasets = "radial,rectangular,german_credit,breast_cancer",
+    seeds: Seeds = 5,
+    output: Output = None,
+    jobs: Jobs = 2,
+    fractions: Annotated[
+        str, typer.Option(help="Shares of the rows that ordered and random removals take.")
+    ] = "0.2,0.4,0.6,0.8",
+) -> None:
+    """Measure every removal method on the same requests, one CSV row a run.
+
+    Methods and training are as params.yaml says; its datasets, marking.name, marking.fraction
+    and seed are not read.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    try:
+        shares = [float(share) for share in fractions.split(",")]
+    except ValueError:
+        raise SettingsError(f"--fractions {fractions!r} is no list such as 0.2,0.4") from None
+    from benchmarks import SHORT, cluster_table, run_benchmark, scenarios
+
+    names = _names(datasets)
+    cases = scenarios(shares)
+    frame = run_benchmark(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
+    target = output or _results(workspace, "removal")
+    _write(frame, target)
+    for name in dict.fromkeys(names):
+        heading, lines = cluster_table(frame, name, SHORT, deviations=False)
+        print_table(f"{name}: one cluster of every class removed", tuple(heading), lines)
+    _said(frame, target)
+
+
+def audit_benchmark(
+    datasets: Datasets = "german_credit,breast_cancer",
+    seeds: Seeds = 10,
+    output: Output = None,
+    jobs: Jobs = 2,
+    clusters: Annotated[
+        str, typer.Option(help="k-means clusters per class, the smallest of which goes.")
+    ] = "8,3",
+) -> None:
+    """Audit every removal method, and the unmodified originals, one CSV row a version.
+
+    Methods, training and limits are as params.yaml says; its datasets, marking and seed are not
+    read. The verdict of retrain should be passed, that of an original never.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    try:
+        counts = [int(count) for count in clusters.split(",")]
+    except ValueError:
+        raise SettingsError(f"--clusters {clusters!r} is no list such as 8,3") from None
+    from benchmarks import run_audits, verdicts
+
+    frame = run_audits(_names(datasets), settings=settings, seeds=seeds, clusters=counts, jobs=jobs)
+    target = output or _results(workspace, "audit")
+    _write(frame, target)
+    table = verdicts(frame)
+    lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]
+    columns = tuple(SHORTER.get(name, name) for name in map(str, table.columns))
+    print_table("verdicts, in seeds", columns, lines)
+    typer.echo(f"{len(frame)} rows: {target}")
+
+
+def label_errors_benchmark(
+    datasets: Datasets = "two_moons,radial,rectangular,spiral,german_credit,breast_cancer",
+    seeds: Seeds = 5,
+    output: Output = None,
+    jobs: Jobs = 2,
+    permutations: Annotated[int, typer.Option(min=2, help="Of G-Shapley, at most.")] = 200,
+) -> None:
+    """Flip a tenth of the training labels and let every ranker look for them, one CSV row each.
+
+    Model and training are as params.yaml says; its datasets and seed are not read. The curves go
+    to OUTPUT's name with _curves.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    from benchmarks import debugging_table, run_debugging
+
+    frame, curves = run_debugging(
+        _names(datasets), settings=settings, seeds=seeds, permutations=permutations, jobs=jobs
+    )
+    target = output or _results(workspace, "debugging")
+    _write(frame, target)
+    _write(curves, _beside(target, "curves"))
+    heading, lines = debugging_table(frame)
+    print_table("share of flipped labels in the most suspect tenth", tuple(heading), lines)
+    _said(frame, target)
+
+
+def label_errors_runtime(
+    datasets: Datasets = "two_moons,radial,rectangular,spiral,german_credit,breast_cancer",
+    output: Output = None,
+    points: Annotated[int, typer.Option(min=20, help="Of two_moons and spiral.")] = 5000,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs, of which the median counts.")] = 3,
+    permutations: Annotated[int, typer.Option(min=2, help="Of G-Shapley, at most.")] = 400,
+) -> None:
+    """Time every ranker in one thread, one CSV row each, on an otherwise idle machine.
+
+    Model, training and seed are as params.yaml says.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    from benchmarks import Limits, run_debugging_runtime, runtime_table
+
+    frame = run_debugging_runtime(
+        _names(datasets),
+        settings=settings,
+        points=points,
+        limits=Limits(repeats=repeats, permutations=permutations),
+    )
+    target = output or _results(workspace, "debugging_runtime")
+    _write(frame, target)
+    heading, lines = runtime_table(frame)
+    print_table("seconds, and how many times psi's", tuple(heading), lines)
+    typer.echo(f"{len(frame)} rows: {target}")
+
+
+def calibration_benchmark(
+    seeds: Seeds = 5,
+    output: Output = None,
+    jobs: Jobs = 2,
+    points: Annotated[int, typer.Option(min=20, help="Of two moons, in all.")] = 5000,
+    flipped: Annotated[int, typer.Option(min=0, help="Wrong labels for training.")] = 100,
+    few: Annotated[int, typer.Option(min=4, help="Rows of the over-fitted model.")] = 300,
+) -> None:
+    """Repair the calibration of models of two moons in every way, one CSV row each.
+
+    Model and training are as params.yaml says; its seed is not read. The reliability of seed 0
+    goes to OUTPUT's name with _reliability.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    from benchmarks import VARIANTS, Problem, calibration_table, run_calibration
+
+    problem = Problem(points=points, flipped=flipped, few=few)
+    frame, bins = run_calibration(settings=settings, seeds=seeds, problem=problem, jobs=jobs)
+    target = output or _results(workspace, "calibration")
+    _write(frame, target)
+    _write(bins, _beside(target, "reliability"))
+    for variant in VARIANTS:
+        heading, lines = calibration_table(frame, variant)
+        print_table(f"two moons, {variant}", tuple(heading), lines)
+    _said(frame, target)
+
+
+def _results(workspace: Workspace, name: str) -> Path:
+    return workspace.root / "docs" / "results" / f"{name}.csv"
+
+
+def _write(frame: pd.DataFrame, target: Path) -> None:
+    from puma.project.files import write_text
+
+    write_text(target, frame.to_csv(index=False))
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f"{target.stem}_{what}{target.suffix}")
+
+
+def _said(frame: pd.DataFrame, target: Path) -> None:
+    typer.echo(f"{len(frame)} rows, {int((frame['note'] != '').sum())} of them notes: {target}")
+
+
+def _settings(workspace: Workspace) -> Settings:
+    """params.yaml's, with a data folder that does not depend on where the command runs."""
+    settings, folder = workspace.settings, workspace.source_folder
+    if folder is None:
+        return settings
+    data = settings.data.model_copy(update={"folder": str(folder)})
+    return settings.model_copy(update={"data": data})
+
+
+def _names(datasets: str) -> list[str]:
+    return [name.strip() for name in datasets.split(",")]

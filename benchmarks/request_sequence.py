@@ -1,0 +1,126 @@
+"""Deletion requests one after another: how well is everybody forgotten after the k-th?
+
+    OMP_NUM_THREADS=1 python benchmarks/request_sequence.py --seeds 5 --requests 10
+
+Three ways to answer the k-th request for `--people` random people of German Credit:
+
+levelled  from the version before, taking whom earlier requests removed to their level again
+          (what `puma remove` does);
+new only  from the version before, taking the new people alone to theirs;
+at once   from the original, everybody in one removal.
+
+Each is audited for everybody who was removed so far, against the same retrained models.
+Writes docs/results/sequence.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from puma.audit import Evidence, LiRA, audit_removal, predict_dataset, train_shadow_attack
+from puma.audit.evidence import train_references, train_shadows
+from puma.data import load_dataset
+from puma.models import build_model
+from puma.models.predictions import accuracy
+from puma.project.files import write_text
+from puma.removal import Removal, Trained, build_method
+from puma.requests.deletion_set import DeletionSet
+from puma.settings import Settings
+
+OUTPUT = Path(__file__).parents[1] / "docs" / "results" / "sequence.csv"
+DATASET = "german_credit"
+WAYS = ("levelled", "new only", "at once")
+NUMBERS = (
+    "remaining_influence",
+    "remaining_influence_low",
+    "remaining_influence_high",
+    "gap_to_retrain_ratio",
+    "retained_accuracy",
+    "audit_passed",
+)
+
+
+def rows_of(seed: int, requests: int, people: int) -> Iterator[dict[str, object]]:
+    """One row for each request and way."""
+    settings = Settings(seed=seed)
+    data = load_dataset(DATASET, seed=seed, test_fraction=settings.data.test_fraction)
+    method = build_method("puma", settings)
+    initial = build_model(settings.model, data, seed=seed)
+    original = method.fit(initial, data, progress=False)
+    attack = train_shadow_attack(
+        data, settings.model, settings.training, settings.shadow, seed=seed, progress=False
+    )
+    lira = LiRA(train_shadows(data, settings, progress=False))
+    ids = sorted(set(data.train.subject_ids.tolist()))
+    random.Random(seed).shuffle(ids)
+
+    latest = dict.fromkeys(WAYS, original.predictor)
+    drifts = dict.fromkeys(WAYS, 0.0)
+    for number in range(1, requests + 1):
+        gone = ids[: number * people]
+        marked = DeletionSet.of(gone, data)
+        earlier = gone[:-people]
+        left = data
+        if earlier:
+            left = replace(data, train=data.train.without(DeletionSet.of(earlier, data).rows))
+        new = DeletionSet.of(gone[-people:], left)
+        with_rows, without_rows = train_references(
+            data, marked, "original", settings, progress=False
+        )
+        evidence = Evidence(attack, lira, with_rows, without_rows)
+        for way in WAYS:
+            asked = new if way == "new only" else marked
+            start = original.predictor if way == "at once" else latest[way]
+            removal: Removal = method.remove(
+                Trained(start, asked.dataset, initial), asked, progress=False
+            )
+            latest[way] = removal.predictor
+            base = 0.0 if way == "at once" else drifts[way]
+            drifts[way] = base + removal.criterion_drift
+            answers = predict_dataset(removal.predictor, data, original.predictor)
+            report = audit_removal(answers, data, marked, evidence, settings.audit)
+            yield {
+                "seed": seed,
+                "request": number,
+                "way": way,
+                "n_removed": len(marked),
+                "verdict": report.verdict.name,
+                "cumulative_drift": drifts[way],
+                "accuracy": accuracy(removal.predictor, data.test),
+                **{name: report.metrics[name] for name in NUMBERS},
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=10)
+    parser.add_argument("--people", type=int, default=8)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args()
+    found = []
+    for seed in range(options.seeds):
+        for row in rows_of(seed, options.requests, options.people):
+            found.append(row)
+            print(
+                f"seed {seed}, request {row['request']:>2}, {row['way']:>8}: {row['verdict']}, "
+                f"remaining influence {row['remaining_influence']:+.2f}",
+                flush=True,
+            )
+    table = pd.DataFrame(found)
+    write_text(options.output, table.to_csv(index=False, float_format="%.6g"))
+    passed = table.pivot_table(
+        index="request", columns="way", values="audit_passed", aggfunc="sum"
+    ).astype(int)
+    print(passed)
+    print(table.groupby("way")[["accuracy", "cumulative_drift", *NUMBERS]].mean().round(3).T)
+
+
+if __name__ == "__main__":
+    main()

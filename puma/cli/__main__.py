@@ -1,0 +1,5 @@
+"""``python -m puma.cli``."""
+
+from puma.cli import app
+
+app()

@@ -1,0 +1,63 @@
+"""Finding mislabelled training rows. A new ranker is one file and one row of this table."""
+
+from __future__ import annotations
+
+from puma.errors import SettingsError
+from puma.label_errors.algorithm2 import Groups, groups, own_label_confidence, printed_suspects
+from puma.label_errors.base import Ranker
+from puma.label_errors.criteria import CRITERIA, CriterionKind, TrainingObjective
+from puma.label_errors.curves import found_at, found_curve, roc_auc
+from puma.label_errors.flips import flip_labels
+from puma.label_errors.loss import Loss
+from puma.label_errors.ntk import NTK
+from puma.label_errors.psi import Psi
+from puma.label_errors.representer import Representation, Representer
+from puma.label_errors.self_influence import SelfInfluence
+from puma.label_errors.shapley import GShapley, NotSettledWarning
+from puma.label_errors.signal import WeakSignalWarning, signal_strength
+
+RANKERS: dict[str, type[Ranker]] = {
+    kind.name: kind for kind in (Loss, Psi, SelfInfluence, NTK, Representer, GShapley)
+}
+
+
+def resolve_ranker(ranker: str | Ranker) -> Ranker:
+    """The ranker itself: by its name in RANKERS with its default settings, or as given.
+
+    Raises SettingsError for an unknown name.
+    """
+    if not isinstance(ranker, str):
+        return ranker
+    if ranker not in RANKERS:
+        raise SettingsError(
+            f"unknown ranker {ranker!r}; choose one of {', '.join(sorted(RANKERS))}"
+        )
+    return RANKERS[ranker]()
+
+
+__all__ = [
+    "CRITERIA",
+    "NTK",
+    "RANKERS",
+    "CriterionKind",
+    "GShapley",
+    "Groups",
+    "Loss",
+    "NotSettledWarning",
+    "Psi",
+    "Ranker",
+    "Representation",
+    "Representer",
+    "SelfInfluence",
+    "TrainingObjective",
+    "WeakSignalWarning",
+    "flip_labels",
+    "found_at",
+    "found_curve",
+    "groups",
+    "own_label_confidence",
+    "printed_suspects",
+    "resolve_ranker",
+    "roc_auc",
+    "signal_strength",
+]

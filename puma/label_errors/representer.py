@@ -1,0 +1,210 @@
+"""Representer points: what each row adds to the logits of a refitted last layer."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, cg
+from scipy.special import log_softmax, softmax
+from torch import Tensor, nn
+
+from puma.data.base import Dataset, Examples
+from puma.errors import DataError, ModelError, SettingsError, SolverError
+from puma.label_errors.base import as_suspicion
+from puma.models.predictions import logits
+
+FEW = 64  # rows on which the last layer is found
+POLISHING_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Representation:
+    """The refitted last layer: logits of row t = Σ_i ``alpha``_i · (f_iᵀf_t).
+
+    features: (n, d) f_i, what enters the last layer, with a 1 appended if that has a bias.
+    alpha: (n, classes) α_i = −(1/(2·regularisation·n))·∂L_i/∂logits_i. weights: (classes, d) the
+    layer itself, Σ_i α_i f_iᵀ at its optimum. All in double precision.
+    """
+
+    features: Tensor
+    alpha: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Representer:
+    """|α_i| of the row's own class (representer point selection, Yeh et al., 2018, section 4.1).
+
+    The last linear layer is refitted to the training labels on the features f_i below it, with
+    an L2 penalty: min_W mean_i CE(W f_i, y_i) + ``regularisation``·‖W‖². Where its gradient is 0,
+    W = Σ_i α_i f_iᵀ with α_i = −(1/(2·regularisation·n))·∂L_i/∂logits_i (their Theorem 3.1), so
+    α_{i,c} is the weight with which row i speaks for class c: its global importance. To debug,
+    Yeh et al. look first at large |α_{i,y_i}| of the label y_i that the row was given.
+
+    That is (1 − p(y_i|x_i))/(2·regularisation·n) of the REFITTED layer: the order is the one of
+    its cross-entropy, so expect no more of this ranker than of ``Loss`` on a regularised model.
+
+    A bias becomes the weight of a constant feature 1 and is penalised too, without which the
+    theorem does not hold. scipy's L-BFGS, of ``max_iterations`` at most, and a few Newton steps
+    replace their hand-made line search; ``tolerance`` is on the gradient's largest entry.
+
+    Raises SettingsError for settings that cannot be.
+    """
+
+    name: ClassVar[str] = "representer"
+
+    regularisation: float = 0.003
+    tolerance: float = 1e-10
+    max_iterations: int = 10_000
+
+    def __post_init__(self) -> None:
+        for setting in ("regularisation", "tolerance"):
+            value = getattr(self, setting)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingsError(f"{setting} must be finite and > 0, got {value}")
+        if self.max_iterations < 1:
+            raise SettingsError(f"max_iterations must be >= 1, got {self.max_iterations}")
+
+    def suspicion(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        *,
+        progress: bool = False,  # noqa: ARG002
+    ) -> Tensor:
+        """(n,) |α_{i,y_i}|, in logits per squared feature unit. Raises what ``represent`` does."""
+        alpha = self.represent(model, dataset.train).alpha
+        own = alpha[torch.arange(len(alpha)), dataset.train.labels.cpu()]
+        return as_suspicion(own.abs(), self.name)
+
+    def represent(self, model: nn.Module, examples: Examples) -> Representation:
+        """Refit the last layer on ``examples``; ``model`` is left as it was.
+
+        Raises ModelError for a model whose logits are not the output of an nn.Linear, SolverError
+        when the fit does not reach ``tolerance``, DataError for features that are not finite or
+        a label that the layer has no output for.
+        """
+        features, classes = _features(model, examples)
+        labels = examples.labels.cpu().numpy()
+        if labels.max() >= classes:
+            raise DataError(
+                f"a label is {labels.max()}, but the last layer has {classes} outputs; "
+                "give it one per class"
+            )
+        weights, excess = self._fit(features, labels, classes)
+        alpha = -excess / (2 * self.regularisation * len(features))
+        return Representation(*(torch.from_numpy(each) for each in (features, alpha, weights)))
+
+    def _fit(
+        self, features: np.ndarray, labels: np.ndarray, classes: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """((classes, d) weights, (n, classes) ∂L_i/∂logits_i at them)."""
+        n, d = features.shape
+        places = np.arange(n)
+        hot = np.eye(classes)[labels]
+        penalty = self.regularisation
+
+        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            logs = log_softmax(features @ flat.reshape(classes, d).T, axis=1)
+            value = -logs[places, labels].mean() + penalty * (flat @ flat)
+            return value, ((np.exp(logs) - hot).T @ features / n).ravel() + 2 * penalty * flat
+
+        found = minimize(
+            objective,
+            np.zeros(classes * d),
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "gtol": self.tolerance,
+                "ftol": 0.0,
+                "maxiter": self.max_iterations,
+                "maxfun": 100 * self.max_iterations,
+            },
+        )
+        weights = found.x
+        # Its line search compares values, which round-off makes equal long before the gradient
+        # is 0. From there Newton's method, which looks at the gradient alone, needs a step or two.
+        for _ in range(POLISHING_STEPS if found.status != 1 else 0):
+            slope = objective(weights)[1]
+            if np.abs(slope).max() <= self.tolerance:
+                break
+            curvature = _curvature(features, weights.reshape(classes, d), penalty)
+            weights = weights - cg(curvature, slope, rtol=1e-6)[0]
+        reached = float(np.abs(objective(weights)[1]).max())
+        if not reached <= self.tolerance:
+            raise SolverError(
+                f"the refit of the last layer stopped at a gradient of {reached:.3g} after "
+                f"{found.nit} iterations, tolerance {self.tolerance:.3g}; raise regularisation or "
+                "max_iterations, or loosen tolerance"
+            )
+        weights = weights.reshape(classes, d)
+        return weights, softmax(features @ weights.T, axis=1) - hot
+
+
+def _curvature(features: np.ndarray, weights: np.ndarray, penalty: float) -> LinearOperator:
+    """The Hessian of the refit's objective at ``weights`` (classes, d), by its products."""
+    probabilities = softmax(features @ weights.T, axis=1)
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        tangent = probabilities * (features @ vector.reshape(weights.shape).T)
+        curved = tangent - probabilities * tangent.sum(1, keepdims=True)
+        return (curved.T @ features / len(features)).ravel() + 2 * penalty * vector.ravel()
+
+    return LinearOperator((weights.size, weights.size), matvec=product, dtype=weights.dtype)
+
+
+def _features(model: nn.Module, examples: Examples) -> tuple[np.ndarray, int]:
+    """((n, d) what enters the last layer in double precision, number of its outputs)."""
+    model = copy.deepcopy(model).eval()
+    layer = _last_linear(model, examples.features[:FEW])
+    kept: list[Tensor] = []
+    layer.register_forward_hook(lambda _, inputs, __: kept.append(inputs[0].detach().cpu()))
+    logits(model, examples.features)
+    features = torch.cat(kept).double().numpy()
+    if not np.isfinite(features).all():
+        raise DataError(
+            f"{int((~np.isfinite(features)).sum())} features below the last layer are NaN or "
+            "infinite; check the model's parameters"
+        )
+    if layer.bias is not None:
+        features = np.hstack([features, np.ones((len(features), 1))])
+    return features, layer.out_features
+
+
+def _last_linear(model: nn.Module, features: Tensor) -> nn.Linear:
+    """The nn.Linear whose output IS the model's. Raises ModelError when there is none."""
+    ran: list[tuple[str, nn.Module, Tensor]] = []
+    handles = [
+        layer.register_forward_hook(
+            # A copy: what follows may overwrite it in place.
+            lambda layer, _, output, name=name: ran.append((name, layer, output.clone()))
+        )
+        for name, layer in model.named_modules()
+        if not list(layer.children())
+    ]
+    try:
+        final = logits(model, features)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for _, layer, output in reversed(ran):
+        alone = sum(layer is other for _, other, _ in ran) == 1
+        if isinstance(layer, nn.Linear) and alone and _equal(output, final):
+            return layer
+    name, last = (ran[-1][0], ran[-1][1]) if ran else ("", model)
+    raise ModelError(
+        "representer needs a model whose logits are the output of an nn.Linear that is used once; "
+        f"the last layer to run is {type(last).__name__} {name!r}; take another ranker, such as "
+        "'self_influence'"
+    )
+
+
+def _equal(output: Tensor, final: Tensor) -> bool:
+    same = output.shape == final.shape
+    return same and torch.allclose(output, final, rtol=0, atol=0, equal_nan=True)

@@ -1,0 +1,1 @@
+"""Certificates of versions: building, chaining and verifying them. Used by ``registry``."""

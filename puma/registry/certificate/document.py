@@ -1,0 +1,234 @@
+"""Certificates: what a version is and what was found of it, in one file that can be checked.
+
+A certificate is made from nothing but what the registry says, so that the registry can make it
+again, and a difference has a name. It refers to its parent's by SHA-256, up to the original's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from puma.errors import RegistryError
+from puma.registry import provenance
+from puma.registry.certificate.page import page
+from puma.registry.store_errors import is_away
+from puma.registry.tombstones import Tombstone, parent_of
+from puma.registry.versions import (
+    AUDITED_DELETION,
+    AUDITED_WEIGHTS,
+    CERTIFICATE,
+    CERTIFICATE_PAGE,
+    CERTIFICATE_REPLACED,
+    FINGERPRINT,
+    UNRESOLVED,
+    VERDICT,
+    VERDICT_REASON,
+    WEIGHTS,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
+
+SCHEMA = 1
+FILE, PAGE, KEPT = "certificate.json", "certificate.html", "certificates"
+# What a run's params hold besides the method's own parameters.
+DESCRIBED = frozenset(
+    {
+        *("method", "dataset", "model", "seed", "parent_version", "n_removed", "n_subjects"),
+        *("deletion_digest", "data_digest", "weights_digest"),
+    }
+)
+# By schema. Certificates that were issued say these words: for others, raise SCHEMA.
+LIMITS: dict[int, tuple[str, ...]] = {
+    1: (
+        "The audit compares answers with those of retrained models; it is no proof that no trace "
+        "of the removed rows is left in the weights.",
+        "Parent versions, the data, caches, backups, remotes and git history may still hold the "
+        "removed rows or what was learnt from them.",
+        "Pre-processing was computed with the removed rows, and was not computed again.",
+        "The deletion set is named by a keyed digest: only who holds the key and the request can "
+        "tell whom it is about. People removed for other requests are not covered, unless this "
+        "version was made from theirs.",
+        "The certificate is not signed: it shows changes to one place of the registry, not a "
+        "registry that was rewritten as a whole by somebody with access to all of it.",
+        "The environment and the commit are those of the process that registered the version.",
+    )
+}
+
+
+def build(
+    dataset: str,
+    tags: dict[str, str],
+    run: Run,
+    parent: ModelVersion | Tombstone | None,
+    parent_certificate: str | None,
+) -> dict[str, Any]:
+    """The certificate of the version that has these ``tags``, this ``run`` and this ``parent``.
+
+    What the registry does not say is None, which no certificate that is issued has in its place.
+    ``deletion`` and ``audit`` are None for an original: what an audit finds of one is about a
+    later request, and changes with it. ``registered`` is the start of the run, UTC in ISO 8601.
+    Numbers of ``parameters`` are as the run shows them.
+    """
+    data = run.data
+    started = datetime.fromtimestamp(run.info.start_time / 1000, UTC)
+    return {
+        "schema": SCHEMA,
+        "dataset": dataset,
+        "fingerprint": tags.get(FINGERPRINT),
+        "registered": started.isoformat(timespec="seconds"),
+        "method": tags.get("puma.method"),
+        "seed": _count(tags.get("puma.seed")),
+        "parameters": {name: text for name, text in data.params.items() if name not in DESCRIBED},
+        "data_digest": tags.get("puma.data_digest"),
+        "weights_digest": tags.get(WEIGHTS),
+        "parent": None if parent is None else _parent(parent),
+        "parent_certificate": parent_certificate,
+        "replaces": tags.get(CERTIFICATE_REPLACED),
+        "deletion": None if parent is None else _deletion(tags),
+        "audit": None if parent is None else _audit(tags, data.metrics),
+        "environment": _environment(data.tags),
+        "git": _git(data.tags),
+        "limits": list(LIMITS[SCHEMA]),
+    }
+
+
+def _parent(parent: ModelVersion | Tombstone) -> dict[str, Any]:
+    return {
+        "version": int(parent.version),
+        "fingerprint": parent.tags.get(FINGERPRINT),
+        "weights_digest": parent.tags.get(WEIGHTS),
+    }
+
+
+def _deletion(tags: dict[str, str]) -> dict[str, Any]:
+    return {
+        "digest": tags.get("puma.deletion_digest"),
+        "rows": _count(tags.get("puma.n_removed")),
+        "subjects": _count(tags.get("puma.n_subjects")),
+    }
+
+
+def _count(text: str | None) -> int | str | None:
+    """The number that PUMA wrote, or whatever somebody made of it."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _audit(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any] | None:
+    if not {VERDICT, AUDITED_WEIGHTS} & tags.keys():
+        return None
+    unresolved = [name for name in tags.get(UNRESOLVED, "").split() if name != "-"]
+    return {
+        "verdict": tags.get(VERDICT),
+        "reason": tags.get(VERDICT_REASON),
+        "weights_digest": tags.get(AUDITED_WEIGHTS),
+        "deletion_digest": tags.get(AUDITED_DELETION),
+        "metrics": {
+            name: value
+            for name, value in metrics.items()
+            if name != "train_loss" and name not in unresolved and math.isfinite(value)
+        },
+        "unresolved": unresolved,
+    }
+
+
+def _environment(tags: dict[str, str]) -> dict[str, str | None]:
+    """None for what a run of an earlier PUMA does not say."""
+    packages = {tag.removeprefix("puma."): tags.get(tag) for tag in provenance.PACKAGES}
+    named = {"puma" if name == "version" else name: found for name, found in packages.items()}
+    return {"python": tags.get(provenance.PYTHON), **named}
+
+
+def _git(tags: dict[str, str]) -> dict[str, str | bool | None]:
+    commit = tags.get(provenance.COMMIT)
+    changes = tags.get(provenance.UNCOMMITTED)
+    return {
+        "commit": commit,
+        "uncommitted_changes": None if changes is None else changes == "true",
+        "reason": None if commit else tags.get(provenance.NO_COMMIT, "was not recorded"),
+    }
+
+
+def canonical(certificate: dict[str, Any]) -> str:
+    """The one way to write it: sorted keys, indented by two, in UTF-8, with a last newline."""
+    return json.dumps(certificate, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def digest(text: str) -> str:
+    """What ``sha256sum`` says of the file."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def log_certificate(
+    client: MlflowClient,
+    dataset: str,
+    tags: dict[str, str],
+    run_id: str,
+    parent: ModelVersion | Tombstone | None,
+) -> dict[str, str]:
+    """Put the certificate and its page beside the run; the tags that vouch for them.
+
+    Without the tags it is none: set them last. Raises RegistryError where the parent has none.
+    """
+    above = None
+    if parent is not None:
+        above = parent.tags.get(CERTIFICATE)
+        if above is None:
+            raise RegistryError(
+                f"version {parent.version} of {parent.name} has no certificate for that of its "
+                "removal to refer to; run `dvc repro`, which issues it first"
+            )
+    certificate = build(dataset, tags, client.get_run(run_id), parent, above)
+    text = canonical(certificate)
+    shown = page(certificate, digest(text))
+    client.log_text(run_id, text, FILE)
+    client.log_text(run_id, shown, PAGE)
+    return {CERTIFICATE_PAGE: digest(shown), CERTIFICATE: digest(text)}
+
+
+def certify(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
+    """Issue the certificate of a version that has none (any more)."""
+    current = client.get_model_version(found.name, str(found.version))
+    parent = parent_of(client, current)
+    tags = log_certificate(client, dataset, dict(current.tags), current.run_id, parent)
+    for name, value in tags.items():
+        client.set_model_version_tag(found.name, str(found.version), name, value)
+
+
+def withdraw(client: MlflowClient, found: ModelVersion) -> None:
+    """Keep the certificate of ``found`` under its digest, and leave the version without one.
+
+    For a version that was audited again. What was made from it refers to the kept one.
+    """
+    issued = found.tags.get(CERTIFICATE)
+    if issued is None:
+        return
+    text = read_artifact(client, found.run_id, FILE)
+    if text is not None and digest(text) == issued:  # one that was changed is not worth keeping
+        client.log_text(found.run_id, text, f"{KEPT}/{issued}.json")
+    version = str(found.version)
+    client.set_model_version_tag(found.name, version, CERTIFICATE_REPLACED, issued)
+    client.delete_model_version_tag(found.name, version, CERTIFICATE)
+
+
+def read_artifact(client: MlflowClient, run_id: str, path: str) -> str | None:
+    """The text of a run's artifact; None when it is not there, or is no text."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        # MLflow's own temporary copy would stay behind.
+        with tempfile.TemporaryDirectory(prefix="puma-") as folder:
+            fetched = Path(client.download_artifacts(run_id, path, folder))
+            return fetched.read_text(encoding="utf-8")
+    except (MlflowException, OSError, UnicodeDecodeError) as error:
+        if is_away(error):
+            raise
+        return None

@@ -1,0 +1,86 @@
+"""The first words with a store: a client of it, and one migration at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from puma.errors import RegistryError
+from puma.registry.store_errors import first_line, remedy, showable, without_password
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+REBUILD = "delete mlflow.db and mlruns/puma, then run `dvc repro`, which registers every version"
+PATIENCE = 60  # seconds, with a migration that somebody else has begun
+
+
+@contextlib.contextmanager
+def alone(uri: str) -> Iterator[None]:
+    """Held by whoever may be the first in a PostgreSQL database, on whatever machine.
+
+    Raises RegistryError, sooner than MLflow would, for a database that cannot be reached.
+    """
+    if not uri.startswith("postgresql"):
+        yield
+        return
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    with contextlib.ExitStack() as held:
+        try:
+            connection = held.enter_context(create_engine(uri, poolclass=NullPool).connect())
+            connection.execute(text(f"SET LOCAL lock_timeout = '{PATIENCE}s'"))
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('puma'))"))
+        except ImportError as error:
+            raise RegistryError(
+                f"{without_password(uri)}: its driver is not installed ({error}); run "
+                "`pip install 'puma-unlearning[postgresql]'`"
+            ) from error
+        except SQLAlchemyError as error:
+            raise _cannot_open(uri, error) from showable(error)
+        yield
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client, once the store's tables are there. Raises RegistryError when it is unusable."""
+    from alembic.util import CommandError
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_registered_models(max_results=1)
+    except (MlflowException, SQLAlchemyError, CommandError) as error:
+        raise _cannot_open(uri, error) from showable(error)
+    return client
+
+
+def _cannot_open(uri: str, error: Exception) -> RegistryError:
+    what = first_line(error)
+    if "out-of-date database schema" in what:
+        said = _other_schema(uri, what.split(". ")[0])
+    elif (known := remedy(uri, error)) is not None:
+        said = f"cannot be opened ({what}); {known}"
+    else:
+        said = (
+            f"cannot be migrated ({what}): a migration was interrupted in the middle. If it held "
+            f"runs of your own, restore a backup; otherwise {REBUILD}"
+        )
+    return RegistryError(f"{without_password(uri)}: {said}")
+
+
+def _other_schema(uri: str, what: str) -> str:
+    said = f"its schema is not the installed MLflow's ({what}). Made by an older MLflow: "
+    if uri.startswith("sqlite:"):
+        return said + (
+            f"copy the file, then run `mlflow db upgrade '{uri}'`. If that fails, its first "
+            f"creation was interrupted: {REBUILD}"
+        )
+    return said + (
+        "when nobody uses it, back it up and run `mlflow db upgrade <its address>`. Made by a "
+        "newer one: install that MLflow"
+    )

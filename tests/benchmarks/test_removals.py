@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch.nn.functional import cross_entropy
+from typer.testing import CliRunner
+
+from benchmarks import (
+    AUDITED,
+    COLUMNS,
+    RUNS,
+    Scenario,
+    markdown,
+    read,
+    run_audits,
+    run_benchmark,
+    scenarios,
+    summarise,
+    verdicts,
+)
+from benchmarks import __main__ as cli
+from benchmarks import removals as runs_module
+from benchmarks.removals import NUMBERS
+from puma.audit import VERDICTS
+from puma.cli.common import REFUSED
+from puma.data import Examples, load_dataset
+from puma.errors import DataError, SettingsError
+from puma.models import build_model
+from puma.models.training import train
+from puma.project.files import write_text
+from puma.removal import METHODS
+from puma.requests.demonstration import smallest_clusters
+from puma.settings import Settings
+
+REFERENCE = Path(__file__).parents[2] / "paper" / "reference"
+TINY = {
+    "model": {"hidden": [4]},
+    "training": {"epochs": 2},
+    "sisa": {"shards": 2, "slices": 2},
+    "amnesiac": {"repair_epochs": 1},
+    "puma": {"steps": 2, "damping": 1.0},
+    "puma_paper": {
+        "steps": 5,
+        "batch_size": 512,
+        "curvature": "gauss_newton",
+        "reweighter": "exact",
+    },
+    "shadow": {"models": 1, "epochs": 2, "attack_epochs": 2, "attack_hidden": [4]},
+    "audit": {"models": 3, "shadow_models": 4},
+}
+CASES = [Scenario("cluster"), Scenario("ordered", 0.4), Scenario("random", 0.2)]
+TIMES = ["seconds", "retrain_seconds"]
+
+
+def run(**changes: Any) -> pd.DataFrame:
+    arguments = {"settings": Settings.model_validate(TINY), "seeds": 1, "cases": CASES}
+    return run_benchmark(["breast_cancer"], **{**arguments, "progress": False, **changes})
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return run()
+
+
+def invented(**columns: Any) -> pd.DataFrame:
+    """Two seeds of one method."""
+    row: dict[str, Any] = {
+        "dataset": "radial",
+        "scenario": "random",
+        "fraction": 0.2,
+        "method": "puma",
+        "seed": [0, 1],
+        **{name: [0.5, 0.7] for name in NUMBERS},
+        "note": "",
+    }
+    return pd.DataFrame({**row, **columns})[list(COLUMNS)]
+
+
+def test_every_run_has_one_row_in_order(frame: pd.DataFrame) -> None:
+    assert tuple(frame.columns) == COLUMNS
+    shares = map(str, frame["fraction"])
+    keys = zip(frame["scenario"], shares, frame["method"], strict=True)
+    assert list(keys) == [(case.name, str(case.fraction), run) for case in CASES for run in RUNS]
+    assert set(frame["dataset"]) == {"breast_cancer"}
+    assert set(frame["seed"]) == {0}
+    assert list(frame["note"]) == [""] * len(frame)
+
+
+def test_numbers_are_there_and_in_range(frame: pd.DataFrame) -> None:
+    assert frame[[*NUMBERS[:-1]]].notna().all(axis=None)
+    assert frame[list(NUMBERS[:6])].stack().between(0, 1).all()
+    says = frame[frame["forgetting_incomplete"].notna()]
+    assert set(says["method"]) == {"puma"}
+
+
+def test_gap_is_the_distance_from_retrain_at_equal_epochs(frame: pd.DataFrame) -> None:
+    for _, rows in frame.groupby("scenario"):
+        base = rows[rows["method"] == "retrain"].iloc[0]
+        expected = (rows["loss_auc"] - base["loss_auc"]).abs()
+        assert (rows["loss_auc_gap_to_retrain"] == expected).all()
+        assert base["loss_auc_gap_to_retrain"] == 0
+        assert (rows["retrain_seconds"] == base["seconds"]).all()
+
+
+def test_methods_that_record_are_measured_from_their_own_original(frame: pd.DataFrame) -> None:
+    originals = frame.groupby("method")["original_accuracy"].nunique()
+    assert (originals == 1).all()
+    plain = frame[~frame["method"].isin(["sisa", "amnesiac"])]
+    assert plain["original_accuracy"].nunique() == 1
+    sisa = frame[frame["method"] == "sisa"]["original_accuracy"].iloc[0]
+    assert sisa != plain["original_accuracy"].iloc[0]
+
+
+def test_same_but_for_seconds_in_processes_as_in_one(
+    frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = torch.get_num_threads()
+    # What is changed in this process does not reach those that do the work.
+    monkeypatch.setattr(runs_module, "_Pair", None)
+    again = run(jobs=2, seeds=2, cases=CASES[:1])
+    assert list(again["seed"]) == [0, 1] * len(RUNS)
+    same = frame[: len(RUNS)].drop(columns=TIMES).reset_index(drop=True)
+    first = again[again["seed"] == 0].drop(columns=TIMES).reset_index(drop=True)
+    pd.testing.assert_frame_equal(same, first)
+    assert not first["accuracy"].equals(again[again["seed"] == 1]["accuracy"])
+    assert torch.get_num_threads() == threads
+
+
+def test_numbers_are_those_of_the_removal_itself(frame: pd.DataFrame) -> None:
+    """Of retraining on the ordered scenario, whose rows and weights can be told by hand."""
+    settings = Settings.model_validate(TINY)
+    data = load_dataset("breast_cancer", seed=0, test_fraction=settings.data.test_fraction)
+    first = data.train.subject_ids[: round(0.4 * len(data.train))]
+    removed = torch.from_numpy(np.isin(data.train.subject_ids, first))
+    unseen = torch.from_numpy(~np.isin(data.test.subject_ids, first))
+    kept = Examples.of(data.train.features[~removed], data.train.labels[~removed])
+    model = build_model(settings.model, data, seed=0)
+    train(model, kept, settings.training, seed=0, progress=False)
+
+    found = frame[(frame["scenario"] == "ordered") & (frame["method"] == "retrain")].iloc[0]
+
+    with torch.no_grad():
+        right = model(data.test.features).argmax(1) == data.test.labels
+        groups = [
+            cross_entropy(model(part.features[rows]), part.labels[rows], reduction="none")
+            for part, rows in ((data.train, removed), (data.test, unseen))
+        ]
+    assert found["accuracy"] == pytest.approx(right.double().mean().item())
+    truth = np.repeat([1, 0], [len(group) for group in groups])
+    told = roc_auc_score(truth, -torch.cat(groups).numpy())
+    assert found["loss_auc"] == pytest.approx(told, abs=1e-3)
+
+
+def test_failures_are_rows_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("the step\nexploded")
+
+    monkeypatch.setattr(METHODS["retrain"], "_patch", fail)
+    monkeypatch.setattr(METHODS["sisa"], "_train", fail)
+    found = run(cases=CASES[1:2]).set_index("method")
+    assert list(found.index) == list(RUNS)
+    for name in ("retrain", "retrain_equal_steps", "sisa"):
+        assert found.loc[name, "note"] == "ArithmeticError: the step exploded"
+        assert found.loc[name, list(NUMBERS)].isna().all()
+    # Without a retrained model there is no gap, and the rest stands.
+    assert found.loc["puma", "note"] == ""
+    assert found.loc["puma", "accuracy"] > 0
+    assert math.isnan(found.loc["puma", "loss_auc_gap_to_retrain"])
+
+
+def test_removal_of_a_whole_class_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_class(dataset: Any, *_: Any, **__: Any) -> torch.Tensor:
+        return (dataset.train.labels == 0).nonzero().flatten()
+
+    monkeypatch.setattr(runs_module, "mark", first_class)
+    found = run(cases=CASES[1:2])
+    assert len(found) == len(RUNS)
+    assert found["note"].str.startswith("DeletionError: ").all()
+    assert found[list(NUMBERS)].isna().all(axis=None)
+
+
+def test_scenarios_are_those_of_the_paper() -> None:
+    assert [(case.name, case.fraction) for case in scenarios((0.8, 0.2))][1:] == [
+        ("ordered", 0.2),
+        ("ordered", 0.8),
+        ("random", 0.2),
+        ("random", 0.8),
+    ]
+    assert len(scenarios()) == 9
+    with pytest.raises(SettingsError, match=r"between 0 and 1, got \[1\.0\]"):
+        scenarios([1.0])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"datasets": ["moons"]}, {"datasets": []}, {"seeds": 0}, {"jobs": 0}]
+)
+def test_refuses_before_it_starts(wrong: dict[str, Any]) -> None:
+    arguments = {"datasets": ["radial"], "settings": Settings(), **wrong}
+    with pytest.raises(SettingsError):
+        run_benchmark(**arguments)
+
+
+def test_summary_is_over_the_seeds_that_answered() -> None:
+    (row,) = summarise(invented()).to_dict("records")
+    assert row["accuracy_mean"] == pytest.approx(0.6)
+    assert row["accuracy_sd"] == pytest.approx(math.sqrt(0.02))
+    assert (row["runs"], row["answered"]) == (2, 2)
+    (row,) = summarise(invented(accuracy=[0.5, math.nan], note=["", "E: no"])).to_dict("records")
+    assert (row["accuracy_mean"], row["runs"], row["answered"]) == (0.5, 2, 1)
+    assert math.isnan(row["accuracy_sd"])
+
+
+def test_markdown_puts_the_papers_numbers_beside_ours() -> None:
+    text = markdown(invented(), REFERENCE)
+    assert "| radial | puma | 60.0 ± 14.1 (95.82) | 60.0 ± 14.1 (72.44) |" in text
+    assert "### random" in text
+    assert "### ordered" not in text
+    text = markdown(invented(method="puma_one_step"), REFERENCE)  # has none in the paper
+    assert "| radial | puma_one_step | 60.0 ± 14.1 | 60.0 ± 14.1 |" in text
+
+
+def test_markdown_says_what_failed() -> None:
+    blank = {name: [0.5, math.nan] for name in NUMBERS}
+    text = markdown(invented(**blank, note=["", "SolverError: 3 left"]), REFERENCE)
+    assert "50.0 [1/2] (72.44)" in text
+    assert "- radial, random 20 %, puma (1 seeds): SolverError: 3 left" in text
+
+
+def test_rows_survive_the_file(frame: pd.DataFrame, tmp_path: Path) -> None:
+    write_text(tmp_path / "rows.csv", frame.to_csv(index=False))
+    pd.testing.assert_frame_equal(read(tmp_path / "rows.csv"), frame)
+    text = markdown(frame, REFERENCE)
+    assert "### breast_cancer" in text
+    assert re.search(r"\| breast_cancer \| retrain \| [\d.]+ \(96\.00\) \| [\d.]+ \(95\.82\)", text)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for name in ("other.csv", "absent.csv"):
+        with pytest.raises(DataError, match=name):
+            read(tmp_path / name)
+
+
+def test_command_writes_the_rows_and_prints_the_clusters(
+    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def instead(names: list[str], **arguments: Any) -> pd.DataFrame:
+        asked.update(arguments, names=names)
+        return frame
+
+    monkeypatch.setattr("benchmarks.run_benchmark", instead)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 0\n")
+    arguments = ["removals", "--datasets", "breast_cancer", "--fractions", "0.2"]
+    result = CliRunner().invoke(cli.app, [*arguments, "--jobs", "2"])
+    assert result.exit_code == 0, result.output
+    assert (asked["names"], asked["jobs"], asked["seeds"]) == (["breast_cancer"], 2, 5)
+    assert [case.name for case in asked["cases"]] == ["cluster", "ordered", "random"]
+    assert read(tmp_path / "docs" / "results" / "removal.csv").equals(frame)
+    assert "retrain_equal_steps" in result.output
+    assert "21 rows, 0 of them notes" in result.output
+    result = CliRunner().invoke(cli.app, ["removals", "--fractions", "some"])
+    assert result.exit_code == REFUSED
+
+
+# --- audits ---
+
+
+@pytest.fixture(scope="module")
+def audits() -> pd.DataFrame:
+    settings = Settings.model_validate(TINY)
+    arguments = {"settings": settings, "seeds": 1, "clusters": (3, 8), "progress": False}
+    return run_audits(["breast_cancer"], **arguments)
+
+
+def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> None:
+    keys = list(
+        audits[["dataset", "clusters", "method", "seed"]].itertuples(index=False, name=None)
+    )
+    assert keys == [("breast_cancer", count, name, 0) for count in (8, 3) for name in AUDITED]
+    assert set(audits["verdict"]) <= set(VERDICTS)
+    assert (audits["audit_passed"] == (audits["verdict"] == "passed")).all()
+    assert audits["reason"].str.len().min() > 20
+    data = load_dataset("breast_cancer", seed=0, test_fraction=0.25)
+    for count, rows in audits.groupby("clusters"):
+        marked = smallest_clusters(data, clusters=int(str(count)), seed=0)
+        asked = np.isin(data.train.subject_ids, data.train.subject_ids[marked.numpy()])
+        assert set(rows["removed_rows"]) == {asked.sum()}
+
+
+def test_an_original_is_its_own_parent_and_a_removal_is_not(audits: pd.DataFrame) -> None:
+    originals = audits[audits["method"].str.contains("original")]
+    assert (originals["accuracy_change"] == 0).all()
+    assert (originals["attack_auc_two_models"] == 0.5).all()
+    removals = audits[~audits["method"].str.contains("original")]
+    assert (removals["attack_auc_two_models"] != 0.5).all()
+    # The models that SISA's ensembles are compared with are SISA's.
+    expected = audits[audits["clusters"] == 8].set_index("method")["gap_to_retrain_expected"]
+    assert expected["sisa"] == expected["sisa_original"] != expected["original"]
+    assert expected["original"] == expected["retrain"] == expected["puma"] == expected["amnesiac"]
+
+
+def test_verdicts_are_counted_by_size_and_method() -> None:
+    rows = [
+        ("radial", 8, "retrain", "passed"),
+        ("radial", 8, "retrain", "passed"),
+        ("radial", 8, "retrain", "inconclusive"),
+        ("radial", 8, "puma", "over_forgotten"),
+        ("radial", 3, "retrain", "passed"),
+        ("german_credit", 8, "retrain", "passed"),
+    ]
+    found = verdicts(pd.DataFrame(rows, columns=["dataset", "clusters", "method", "verdict"]))
+    keys = ["dataset", "clusters", "method"]
+    assert list(found[keys].itertuples(index=False, name=None)) == [
+        ("radial", 8, "retrain"),
+        ("radial", 8, "puma"),
+        ("radial", 3, "retrain"),
+        ("german_credit", 8, "retrain"),
+    ]
+    assert found.set_index(keys).to_dict("index") == {
+        ("radial", 8, "retrain"): {"passed": 2, "inconclusive": 1, "over_forgotten": 0},
+        ("radial", 8, "puma"): {"passed": 0, "inconclusive": 0, "over_forgotten": 1},
+        ("radial", 3, "retrain"): {"passed": 1, "inconclusive": 0, "over_forgotten": 0},
+        ("german_credit", 8, "retrain"): {"passed": 1, "inconclusive": 0, "over_forgotten": 0},
+    }
+
+
+def test_command_writes_the_audits_and_prints_the_verdicts(
+    audits: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def instead(names: list[str], **arguments: Any) -> pd.DataFrame:
+        asked.update(arguments, names=names)
+        return audits
+
+    monkeypatch.setattr("benchmarks.run_audits", instead)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 0\n")
+    arguments = ["audits", "--datasets", "radial, breast_cancer", "--clusters", "8,3"]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    assert (asked["names"], asked["clusters"]) == (["radial", "breast_cancer"], [8, 3])
+    assert (asked["seeds"], asked["jobs"]) == (10, 2)
+    written = pd.read_csv(tmp_path / "docs" / "results" / "audit.csv")
+    pd.testing.assert_frame_equal(written, audits)
+    lines = [line.split() for line in result.output.splitlines()]
+    for method in AUDITED:
+        assert sum(method in line for line in lines) == 2
+    assert "12 rows: " in result.output
+    result = CliRunner().invoke(cli.app, ["audits", "--clusters", "some"])
+    assert result.exit_code == REFUSED
+
+
+@pytest.mark.parametrize("wrong", [{"datasets": ["moons"]}, {"seeds": 0}, {"jobs": 0}])
+def test_audits_are_refused_before_they_start(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        run_audits(**{"datasets": ["radial"], "settings": Settings(), **wrong})

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from puma.models.parallel import cores, run_all
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+# What other processes run must be importable.
+def described(base: int, power: int) -> tuple[float, int, int]:
+    """A number that threads could round differently, and where and how it was computed."""
+    numbers = torch.randn(100_000, generator=torch.Generator().manual_seed(base))
+    return numbers.pow(power).sum().item(), torch.get_num_threads(), os.getpid()
+
+
+def marked(folder: Path, number: int) -> None:
+    if number == 0:
+        raise ValueError("task 0 fails")
+    time.sleep(0.3)
+    (folder / str(number)).touch()
+
+
+def failing(number: int) -> int:
+    if number == 2:
+        raise ValueError("task 2 fails")
+    return number
+
+
+def all_ended() -> bool:
+    """Whether no process is left, or will be once it is done with what it had begun."""
+    until = time.monotonic() + 20
+    while multiprocessing.active_children() and time.monotonic() < until:
+        time.sleep(0.02)
+    return not multiprocessing.active_children()
+
+
+TASKS = [(seed, power) for seed in range(3) for power in (1, 2)]
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_results_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # what a fresh process would start with
+    alone = list(run_all(described, TASKS, jobs=1))
+    assert [place for place, _ in alone] == list(range(6))  # in order
+    assert {(threads, process) for _, (_, threads, process) in alone} == {(1, os.getpid())}
+
+    shared = dict(run_all(described, TASKS, jobs=2))
+    assert {place: each[0] for place, each in shared.items()} == {
+        place: each[0] for place, each in alone
+    }
+    assert {threads for _, threads, _ in shared.values()} == {1}
+    assert os.getpid() not in {process for _, _, process in shared.values()}
+    assert torch.get_num_threads() == 3
+    assert all_ended()
+
+    torch.set_num_threads(1)
+    assert [each[0] for _, each in alone] == [described(*task)[0] for task in TASKS]
+
+
+def test_an_exception_of_another_process_is_raised_and_the_rest_is_dropped(tmp_path: Path) -> None:
+    tasks = [(tmp_path, number) for number in range(12)]
+    with pytest.raises(ValueError, match="task 0 fails"):
+        list(run_all(marked, tasks, jobs=2))
+    assert len(list(tmp_path.iterdir())) < 8
+    assert all_ended()
+
+
+def asleep(folder: Path, number: int) -> None:
+    (folder / str(number)).write_text(str(os.getpid()))
+    time.sleep(120)
+
+
+def working(folder: Path) -> None:
+    list(run_all(asleep, [(folder, number) for number in range(2)], jobs=2))
+
+
+def is_running(process: int) -> bool:
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="asks Linux which processes there are")
+def test_processes_do_not_outlive_one_that_is_killed(tmp_path: Path) -> None:
+    parent = multiprocessing.get_context("spawn").Process(target=working, args=(tmp_path,))
+    parent.start()
+    latest = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < latest:
+        time.sleep(0.05)
+    time.sleep(0.1)  # until the second one is written
+    children = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(children) == 2
+    assert all(map(is_running, children))
+    parent.kill()
+    parent.join()
+    latest = time.monotonic() + 20
+    while any(map(is_running, children)) and time.monotonic() < latest:
+        time.sleep(0.05)
+    assert not any(map(is_running, children))
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_an_exception_of_this_process_stops_the_tasks_after_it() -> None:
+    results = run_all(failing, [(number,) for number in range(5)], jobs=1)
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(ValueError, match="task 2 fails"):
+        next(results)
+    assert list(results) == []
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_the_caller_keeps_its_threads_between_two_tasks() -> None:
+    for _, (_, threads, _) in run_all(described, TASKS[:2], jobs=1):
+        assert threads == 1
+        assert torch.get_num_threads() == 3
+
+
+def test_tasks_are_done_as_they_are_asked_for() -> None:
+    calls: list[int] = []
+    results = run_all(calls.append, [(0,), (1,)], jobs=1)
+    assert calls == []
+    assert next(results) == (0, None)
+    assert calls == [0]
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_a_single_task_or_none_needs_no_other_process(jobs: int) -> None:
+    # A function that could not be sent to one.
+    assert list(run_all(lambda number: number + 1, [(1,)], jobs=jobs)) == [(0, 2)]
+    assert list(run_all(lambda number: number + 1, [], jobs=jobs)) == []
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    assert cores() >= 1
+    if hasattr(os, "sched_getaffinity"):
+        assert cores() == len(os.sched_getaffinity(0))

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from puma.errors import SettingsError
+from puma.project.workspace import Workspace
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = (tmp_path / "project").resolve()
+    (root / "notebooks" / "deep").mkdir(parents=True)
+    (root / "params.yaml").write_text("seed: 5\n")
+    return root
+
+
+@pytest.mark.parametrize("start", [".", "notebooks", "notebooks/deep", "notebooks/../notebooks"])
+def test_the_root_is_found_from_every_folder_below_it(project: Path, start: str) -> None:
+    assert Workspace.find(project / start).root == project
+
+
+def test_the_default_start_is_the_working_directory(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project / "notebooks")
+    found = Workspace.find()
+    monkeypatch.chdir("/")
+    assert found.root == project
+    assert found.settings.seed == 5
+
+
+def test_a_relative_start_gives_an_absolute_root(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    assert Workspace.find(Path("notebooks")).root == project
+
+
+def test_the_nearest_project_wins(project: Path) -> None:
+    inner = project / "notebooks"
+    (inner / "params.yaml").write_text("seed: 6\n")
+    assert Workspace.find(inner / "deep").settings.seed == 6
+
+
+def test_a_folder_named_params_yaml_is_no_project(project: Path) -> None:
+    (project / "notebooks" / "params.yaml").mkdir()
+    assert Workspace.find(project / "notebooks" / "deep").root == project
+
+
+def test_a_folder_outside_any_project_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=f"no params.yaml in {re.escape(str(tmp_path))} or"):
+        Workspace.find(tmp_path)
+
+
+def test_every_path_lies_where_the_pipeline_declares_it(project: Path) -> None:
+    workspace = Workspace(project)
+    paths = {
+        workspace.key: ".puma/deletion.key",
+        workspace.request("wine"): "deletions/wine.csv",
+        workspace.artifacts("wine"): "artifacts/wine",
+        workspace.data("wine"): "artifacts/wine/dataset.npz",
+        workspace.deletion_set("wine"): "artifacts/wine/deletion_set.csv",
+        workspace.weights("wine", "puma"): "artifacts/wine/puma.pt",
+        workspace.weights("wine", "original"): "artifacts/wine/originals/original/weights.pt",
+        workspace.weights("wine", "sisa"): "artifacts/wine/sisa.pt",
+        workspace.weights("wine", "sisa_original"): (
+            "artifacts/wine/originals/sisa_original/weights.pt"
+        ),
+        workspace.records("wine", "sisa_original"): (
+            "artifacts/wine/originals/sisa_original/records"
+        ),
+        workspace.identity("wine", "original"): "artifacts/wine/originals/original/fingerprint",
+        workspace.attack("wine"): "artifacts/wine/attack.pt",
+        workspace.shadows("wine"): "artifacts/wine/shadows.npz",
+        workspace.reference("wine", "sisa_original", "without"): (
+            "artifacts/wine/references/sisa_original/without.npz"
+        ),
+        workspace.receipt("wine", "puma"): "lineage/wine/puma.json",
+        workspace.audit("wine", "puma"): "lineage/wine/puma.audit.json",
+        workspace.metrics("wine", "puma"): "metrics/wine/puma.json",
+        workspace.plots("wine", "loss"): "plots/wine/loss.csv",
+        workspace.figures("wine", "puma"): "plots/wine/puma",
+        workspace.registered: "artifacts/registered.json",
+    }
+    for path, expected in paths.items():
+        assert path == project / expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [("", None), ("folder: sets/raw", "sets/raw"), ("folder: /mnt/sets", "/mnt/sets")],
+)
+def test_a_data_folder_is_seen_from_the_root(
+    project: Path, monkeypatch: pytest.MonkeyPatch, stated: str, expected: str | None
+) -> None:
+    (project / "params.yaml").write_text(f"data: {{{stated}}}")
+    monkeypatch.chdir(project / "notebooks")
+    found = Workspace.find().source_folder
+    assert found == (None if expected is None else project / expected)
+
+
+def test_a_data_folder_may_start_at_home(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (project / "params.yaml").write_text("data: {folder: ~/sets}")
+    assert Workspace.find(project).source_folder == tmp_path / "sets"
