@@ -9,10 +9,10 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo repro compare ui lab test check format lock clean
+.PHONY: help install demo repro compare ui lab test test-all check format lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -39,7 +39,10 @@ ui: install ## start the MLflow UI on this project's registry
 lab: install ## open JupyterLab on notebooks/
 	$(BIN)/jupyter lab --notebook-dir notebooks
 
-test: install ## run the whole default test suite
+test: install ## run the default tests: about three minutes
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+
+test-all: install ## run every test: servers, kills, whole pipelines, too
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: install ## formatting, lint, types, import layers, clean notebooks
