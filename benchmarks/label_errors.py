@@ -31,9 +31,9 @@ from puma.label_errors import (
     flip_labels,
     found_at,
     found_curve,
-    roc_auc,
 )
 from puma.models import build_model, predictions
+from puma.models.metrics import auc
 from puma.models.parallel import run_all
 from puma.models.training import train
 from puma.settings import Settings, TrainingSettings
@@ -223,7 +223,7 @@ def ranked(ranker: Ranker, model: nn.Module, dataset: Dataset, flipped: Tensor) 
         if isinstance(ranker, CountedShapley):
             row["permutations"] = sum(ranker.made)
         row["found_at_10pct"] = found_at(scores, flipped, INSPECTED)
-        row["auc"] = roc_auc(scores, flipped)
+        row["auc"] = auc(scores[flipped], scores[~flipped])
         row[CURVE] = np.interp(GRID, *found_curve(scores, flipped))
     except PumaError as error:
         row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())}"

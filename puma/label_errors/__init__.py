@@ -6,7 +6,7 @@ from puma.errors import SettingsError
 from puma.label_errors.algorithm2 import Groups, groups, own_label_confidence, printed_suspects
 from puma.label_errors.base import Ranker
 from puma.label_errors.criteria import CRITERIA, CriterionKind, TrainingObjective
-from puma.label_errors.curves import found_at, found_curve, roc_auc
+from puma.label_errors.curves import found_at, found_curve
 from puma.label_errors.flips import flip_labels
 from puma.label_errors.loss import Loss
 from puma.label_errors.ntk import NTK
@@ -58,6 +58,5 @@ __all__ = [
     "own_label_confidence",
     "printed_suspects",
     "resolve_ranker",
-    "roc_auc",
     "signal_strength",
 ]

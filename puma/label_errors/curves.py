@@ -41,19 +41,6 @@ def found_at(suspicion: Tensor, flipped: Tensor, share: float = 0.1) -> float:
     return float(np.interp(share, *found_curve(suspicion, flipped)))
 
 
-def roc_auc(suspicion: Tensor, flipped: Tensor) -> float:
-    """Probability that a flipped row is more suspect than a clean one, ties counted half.
-
-    Raises what :func:`found_curve` does, and DataError when every row is flipped.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    scores, wrong = _checked(suspicion, flipped)
-    if wrong.all():
-        raise DataError(f"all {len(wrong)} rows are flipped; there is none to tell them from")
-    return float(roc_auc_score(wrong, scores))
-
-
 def _checked(suspicion: Tensor, flipped: Tensor) -> tuple[np.ndarray, np.ndarray]:
     if suspicion.ndim != 1 or suspicion.shape != flipped.shape or flipped.dtype != torch.bool:
         raise DataError(
