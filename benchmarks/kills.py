@@ -30,7 +30,7 @@ from puma.data import Dataset
 from puma.project.files import write_text
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.store import experiment_id
 from puma.workflows.remove import answer
 from tests.audited import DATASET, make_audited

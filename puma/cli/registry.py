@@ -56,16 +56,16 @@ def promote(
             done = move(workspace, dataset, version, force=force)
         except PromotionRefusedError as error:
             typer.echo(f"puma: {error}", err=True)
-            raise typer.Exit(FAILED if error.checked else REFUSED) from error
+            raise typer.Exit(FAILED if error.any_fails else REFUSED) from error
     if not done.moved:
         typer.echo(f"puma-{dataset} version {done.version} serves already; nothing was changed")
         return
     for condition in done.conditions:
-        forced = "FORCED " if condition.name in done.overrode else ""
-        typer.echo(f"{forced}{condition.name}: {condition.said}")
-    if force is not None and not done.overrode:
+        forced = "FORCED " if condition.name in done.overridden else ""
+        typer.echo(f"{forced}{condition.name}: {condition.detail}")
+    if force is not None and not done.overridden:
         typer.echo("nothing had to be forced; the reason was not recorded")
-    after = "" if done.former is None else f", after version {done.former}"
+    after = "" if done.previous is None else f", after version {done.previous}"
     typer.echo(f"puma-{dataset} version {done.version} is champion now{after}")
 
 
@@ -81,14 +81,14 @@ def verify(
     dataset, version = version_named(dataset, version)
     workspace = project_of(dataset)
     with crash_exits_with_2():
-        from puma.registry.certificate.verification import verify_version
+        from puma.registry.certificate.verify import verify_version
 
         result = verify_version(workspace, dataset, version)
     if as_json:
         print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
         for one in result.findings:
-            typer.echo(f"{WORDS[one.state]}  {one.field}: {one.said}")
+            typer.echo(f"{WORDS[one.state]}  {one.field}: {one.detail}")
         typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
     if result.failed or result.unknown:
         raise typer.Exit(FAILED if result.failed else REFUSED)

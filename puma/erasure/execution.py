@@ -15,7 +15,7 @@ from puma.erasure.version_files import VersionFiles
 from puma.errors import RegistryError
 from puma.project.files import PRIVATE, write_text
 from puma.project.workspace import Workspace
-from puma.registry.certificate.document import FILE, KEPT, digest, read_artifact
+from puma.registry.certificate.build import FILE, KEPT, digest, read_artifact
 from puma.registry.deletion import (
     compact,
     dispose_of_model,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
-from puma.registry.certificate.document import log_certificate
+from puma.registry.certificate.build import log_certificate
 from puma.registry.concurrency import create_model, create_next, persist, settle
 from puma.registry.description import describe
 from puma.registry.export import exports_through_memory

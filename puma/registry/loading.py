@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from puma.errors import ModelError, RegistryError
 from puma.lineage.records import ModelIdentity
 from puma.project.workspace import Workspace
-from puma.registry.certificate.document import read_artifact
+from puma.registry.certificate.build import read_artifact
 from puma.registry.store import environment_kept, open_store, reaches_store
 from puma.registry.store_errors import is_away
 from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name

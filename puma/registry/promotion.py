@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.registry.description import add_note
-from puma.registry.promotion_conditions import Condition, examine
+from puma.registry.promotion_rules import Condition, examine
 from puma.registry.store import open_store, reaches_store, writing
 from puma.registry.versions import (
     CHAMPION,
@@ -36,22 +36,22 @@ class PromotionRefusedError(RegistryError):
         self.conditions = conditions
 
     @property
-    def checked(self) -> bool:
+    def any_fails(self) -> bool:
         """Whether something is known to fail, not merely unknown."""
         return any(condition.state == "fails" for condition in self.conditions)
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """``former``: the version that served before, None for the first. ``moved``: False when
-    ``version`` served already. ``overrode``: names of the conditions that were forced."""
+    """``previous``: the version that served before, None for the first. ``moved``: False when
+    ``version`` served already. ``overridden``: names of the conditions that were forced."""
 
     dataset: str
     version: int
-    former: int | None
+    previous: int | None
     moved: bool
     conditions: tuple[Condition, ...] = ()
-    overrode: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
 
 
 @reaches_store
@@ -73,18 +73,18 @@ def promote(
     with writing(workspace):
         rows = list_versions(client, dataset)
         row = choose_row(rows, dataset, version_or_alias)
-        former = next((item.version for item in rows if CHAMPION in item.aliases), None)
-        if former == row.version:
-            return Promotion(dataset, row.version, former, moved=False)
+        previous = next((item.version for item in rows if CHAMPION in item.aliases), None)
+        if previous == row.version:
+            return Promotion(dataset, row.version, previous, moved=False)
         found = client.get_model_version(model_name(dataset), str(row.version))
         conditions = examine(client, dataset, found, row, rows)
         closed = [condition for condition in conditions if condition.state != "holds"]
         if closed and reason is None:
             raise PromotionRefusedError(_refusal(row.version, closed), conditions)
-        overrode = tuple(condition.name for condition in closed)
-        _write(client, found, former, reason if closed else None, overrode)
+        overridden = tuple(condition.name for condition in closed)
+        _write(client, found, previous, reason if closed else None, overridden)
         client.set_registered_model_alias(found.name, CHAMPION, found.version)
-    return Promotion(dataset, row.version, former, True, conditions, overrode)
+    return Promotion(dataset, row.version, previous, True, conditions, overridden)
 
 
 def _checked(force: str | None) -> str | None:
@@ -102,7 +102,7 @@ def _checked(force: str | None) -> str | None:
 
 def _refusal(version: int, closed: list[Condition]) -> str:
     words = {"fails": "fails", "unknown": "cannot be checked"}
-    lines = [f"  {item.name} {words[item.state]}: {item.said}" for item in closed]
+    lines = [f"  {item.name} {words[item.state]}: {item.detail}" for item in closed]
     return (
         "\n".join([f"version {version} was not promoted:", *lines])
         + '\n  or pass --force "a reason", which is written on the version'
@@ -112,19 +112,19 @@ def _refusal(version: int, closed: list[Condition]) -> str:
 def _write(
     client: MlflowClient,
     found: ModelVersion,
-    former: int | None,
+    previous: int | None,
     reason: str | None,
-    overrode: tuple[str, ...],
+    overridden: tuple[str, ...],
 ) -> None:
     """Everything but the alias."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     if reason is not None:
-        note = f"**Promoted by force** on {now}, past {', '.join(overrode)}: {reason}"
+        note = f"**Promoted by force** on {now}, past {', '.join(overridden)}: {reason}"
         client.update_model_version(found.name, found.version, add_note(found.description, note))
         client.set_model_version_tag(found.name, found.version, FORCED, reason)
     client.set_model_version_tag(found.name, found.version, PROMOTED_AT, now)
     stale = {SUPERSEDED_BY} if reason is not None else {SUPERSEDED_BY, FORCED}
     for name in stale & found.tags.keys():
         client.delete_model_version_tag(found.name, found.version, name)
-    if former is not None:
-        client.set_model_version_tag(found.name, str(former), SUPERSEDED_BY, str(found.version))
+    if previous is not None:
+        client.set_model_version_tag(found.name, str(previous), SUPERSEDED_BY, str(found.version))

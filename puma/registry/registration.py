@@ -11,7 +11,7 @@ from puma.errors import DataError, RegistryError
 from puma.lineage.records import ModelRecord, read_model_records
 from puma.project.files import write_json
 from puma.project.workspace import Workspace
-from puma.registry.certificate.document import certify, withdraw
+from puma.registry.certificate.build import archive_certificate, issue_certificate
 from puma.registry.concurrency import newest_removal, point, set_alias, settle, sweep
 from puma.registry.creation import (
     Draft,
@@ -151,7 +151,7 @@ def _register(client: MlflowClient, workspace: Workspace, receipt: ModelRecord) 
     elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, receipt):
         _update(client, workspace, found, receipt, logged)
     elif CERTIFICATE not in found.tags:  # registered before there were any, or cut short
-        certify(client, receipt.dataset, found)
+        issue_certificate(client, receipt.dataset, found)
     return Registered(
         dataset=receipt.dataset,
         method=receipt.method,
@@ -176,13 +176,13 @@ def _update(
     log_figures(client, found.run_id, receipt, workspace.figures(receipt.dataset, receipt.method))
     described = describe(updated, find_parent(client, receipt))
     if receipt.parent is not None:
-        withdraw(client, found)
+        archive_certificate(client, found)
     client.update_model_version(found.name, found.version, with_notes(described, found.description))
     for name, value in verdict_tags(receipt).items():
         client.set_model_version_tag(found.name, found.version, name, value)
     log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
     if receipt.parent is not None or CERTIFICATE not in found.tags:
-        certify(client, receipt.dataset, found)
+        issue_certificate(client, receipt.dataset, found)
 
 
 def _is_timing(name: str) -> bool:

@@ -12,22 +12,22 @@ DRIFT, COUNT = "cumulative_drift", "removals_since_training"
 
 
 @dataclass(frozen=True)
-class Sequence:
+class RemovalHistory:
     """``count`` removals since the last full training; ``drift``: the sum of their criterion
     drifts, in nats, each of the rows that were retained then."""
 
     count: int
     drift: float
 
-    def then(self, method: str, drift: float) -> Sequence:
+    def after(self, method: str, drift: float) -> RemovalHistory:
         """With one more removal. One by retraining starts anew."""
-        return START if method == RETRAIN else Sequence(self.count + 1, self.drift + drift)
+        return START if method == RETRAIN else RemovalHistory(self.count + 1, self.drift + drift)
 
     @property
     def metrics(self) -> dict[str, float]:
         return {DRIFT: self.drift, COUNT: float(self.count)}
 
-    def due(self, limits: RetrainAfter) -> str | None:
+    def retraining_reason(self, limits: RetrainAfter) -> str | None:
         """Why a full training is due; None while it is not."""
         reasons = []
         if abs(self.drift) >= limits.drift:
@@ -37,14 +37,14 @@ class Sequence:
         return " and ".join(reasons) or None
 
 
-START = Sequence(0, 0.0)
+START = RemovalHistory(0, 0.0)
 
 
-def sequence_of(row: RegisteredVersion) -> Sequence:
+def history_of(row: RegisteredVersion) -> RemovalHistory:
     """Where ``row`` stands. An original and a retrained version are full trainings."""
     if row.deletion_digest is None:
         return START
     if COUNT in row.metrics:
-        return Sequence(int(row.metrics[COUNT]), row.metrics[DRIFT])
+        return RemovalHistory(int(row.metrics[COUNT]), row.metrics[DRIFT])
     # The pipeline removes from originals alone, and leaves it at the one drift.
-    return START.then(row.method, row.metrics["criterion_drift"])
+    return START.after(row.method, row.metrics["criterion_drift"])

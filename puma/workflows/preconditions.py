@@ -11,7 +11,7 @@ from puma.errors import AbsentError, ModelError, RegistryError, SettingsError
 from puma.lineage.records import ModelIdentity
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, model_name, open_store
-from puma.registry.certificate.verification import check_record
+from puma.registry.certificate.verify import check_record
 from puma.registry.loading import load_identity
 from puma.registry.tombstones import tombstones
 from puma.removal import METHODS, RemovalMethod, build_method
@@ -70,7 +70,7 @@ def refuse_broken_record(client: MlflowClient, dataset: str, found: ModelVersion
         if finding.state in ("fails", "unknown"):
             raise RegistryError(
                 f"nothing can be made of version {found.version}, as its record does not hold: "
-                f"{finding.field}: {finding.said}; see `puma verify {dataset} {found.version}`"
+                f"{finding.field}: {finding.detail}; see `puma verify {dataset} {found.version}`"
             )
 
 

@@ -24,7 +24,7 @@ from puma.registry import RegisteredVersion, list_versions, model_name, open_sto
 from puma.registry.creation import Draft
 from puma.registry.loading import load_identity, load_module
 from puma.registry.registration import find_answer, register_answer
-from puma.registry.removal_history import Sequence, sequence_of
+from puma.registry.removal_history import RemovalHistory, history_of
 from puma.registry.store import reaches_store
 from puma.registry.tombstones import erased_before
 from puma.registry.versions import RETRAIN_DUE, choose_row, find_version
@@ -61,7 +61,7 @@ class Answer:
     compared: tuple[RegisteredVersion, ...]
     n_rows: int
     n_subjects: int
-    sequence: Sequence
+    sequence: RemovalHistory
     due: str | None
     seconds: float
 
@@ -106,7 +106,7 @@ def answer(
     def answered(outcome: Outcome, number: int) -> Answer:
         now = list_versions(client, dataset)
         row = choose_row(now, dataset, number)
-        reached = sequence_of(row)
+        reached = history_of(row)
         others = [each for each in now if _stands_beside(each, row)]
         return Answer(
             dataset,
@@ -116,7 +116,7 @@ def answer(
             people.n_rows,
             people.n_subjects,
             reached,
-            reached.due(settings.retrain_after),
+            reached.retraining_reason(settings.retrain_after),
             time.perf_counter() - start,
         )
 
@@ -145,14 +145,14 @@ def answer(
             f"models:/{model_name(dataset)}@champion"
         )
     before, report = _audit(workspace, model, removal, people.everybody, progress=progress)
-    reached = sequence_of(parent).then(method, removal.criterion_drift)
+    reached = history_of(parent).after(method, removal.criterion_drift)
     receipt = _audited(receipt, before, report, reached)
     if people.earlier is not None:
         archive_request(workspace, people.earlier)
     archive_request(workspace, people.everybody)
     with tempfile.TemporaryDirectory(prefix="puma-") as folder:
         _draw(report, (parent.method, method), Path(folder))
-        due = reached.due(settings.retrain_after)
+        due = reached.retraining_reason(settings.retrain_after)
         tags = {} if due is None else {RETRAIN_DUE: due}
         draft = Draft(receipt, removal.predictor.cpu().eval(), Path(folder), tags)
         number, created = register_answer(workspace, draft, key)
@@ -199,7 +199,7 @@ def _audit(
 
 
 def _audited(
-    receipt: ModelRecord, before: AuditReport, report: AuditReport, reached: Sequence
+    receipt: ModelRecord, before: AuditReport, report: AuditReport, reached: RemovalHistory
 ) -> ModelRecord:
     """``receipt`` with all that was measured."""
     metrics = {

@@ -13,7 +13,7 @@ from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import open_store
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.creation import create_version, staged
 from puma.registry.promotion import PromotionRefusedError, promote
 from puma.registry.tombstones import tombstones
@@ -48,7 +48,7 @@ def test_a_child_holds_after_its_parent_is_erased(servable: Workspace) -> None:
         result = verify_version(servable, DATASET, version)
         assert result.conclusion == "holds"
         (chain,) = (one for one in result.findings if one.field == "parent_certificate")
-        assert f"version 1 was erased on {stone.when}, its certificate is kept" in chain.said
+        assert f"version 1 was erased on {stone.when}, its certificate is kept" in chain.detail
         assert [one.field for one in result.findings] == (
             [one.field for one in before.findings if version == 3 or "alias" not in one.field]
         )
@@ -117,7 +117,7 @@ def test_a_whole_line_of_ancestors_can_be_erased(
         assert act(servable, version).left == []
     result = verify_version(servable, DATASET, 4)
     assert result.failed == result.unknown == ()
-    said = next(one.said for one in result.findings if one.field == "parent_certificate")
+    said = next(one.detail for one in result.findings if one.field == "parent_certificate")
     assert said.startswith("the certificates up to version 1's; version 3 was erased on ")
     assert "; version 1 was erased on " in said
 

@@ -13,7 +13,7 @@ from puma.erasure import erase as erasure
 from puma.erasure import execution as erasing
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.tombstones import tombstones
 from puma.settings import ORIGINAL
 from tests.erasure.erased import (

@@ -21,7 +21,7 @@ from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from puma.settings import ORIGINAL
 from tests.registry.fixtures import _default_store, template

@@ -18,7 +18,7 @@ from puma.lineage.records import ModelRecord
 from puma.models import save_weights
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.creation import create_version, staged
 from puma.registry.promotion import promote
 from puma.registry.store import writing

@@ -10,7 +10,7 @@ import pytest
 
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from tests.command import puma
 from tests.erasure.erased import (

@@ -14,7 +14,7 @@ import torch
 from puma.lineage.records import read_model_records
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.creation import staged
 from puma.registry.promotion import promote
 from puma.registry.registration import register_answer

@@ -23,7 +23,7 @@ from puma.registry import (
     register_all,
     registration,
 )
-from puma.registry.certificate import document as certificate
+from puma.registry.certificate import build as certificate
 from puma.registry.certificate.page import page
 from tests.registry.projects import (
     DATA_DIGEST,
@@ -247,7 +247,7 @@ def test_an_original_audited_for_another_request_keeps_its_certificate(
     assert (text_of(registered, 1), tags(registered, 1)["puma.certificate"]) == (text, stated)
 
 
-@pytest.mark.parametrize("step", ["verdict_tags", "log_metrics", "certify"])
+@pytest.mark.parametrize("step", ["verdict_tags", "log_metrics", "issue_certificate"])
 def test_an_update_cut_short_is_completed_by_registering(
     registered: Workspace, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

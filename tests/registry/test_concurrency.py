@@ -12,7 +12,7 @@ from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.concurrency import create_model, create_next, point, settle, sweep
 from puma.registry.creation import create_version, staged
 from puma.registry.deletion import find_run

@@ -23,7 +23,7 @@ from puma.lineage.records import ModelRecord
 from puma.models import load_weights, weights_digest
 from puma.project.workspace import Workspace
 from puma.registry import load_predictor, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.loading import load_graph, load_identity, load_module
 from puma.registry.promotion import promote
 from puma.settings import ModelSettings

@@ -14,7 +14,7 @@ import torch
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from tests.registry.forked import start
 from tests.registry.killing import migrate_until

@@ -13,7 +13,7 @@ import pytest
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, promotion, register_all
-from puma.registry.certificate.document import certify
+from puma.registry.certificate.build import issue_certificate
 from puma.registry.promotion import PromotionRefusedError, promote
 from tests.command import puma
 from tests.registry.projects import DATASET, DELETION, OTHER_DELETION, write_audit
@@ -42,11 +42,11 @@ def refused(workspace: Workspace, number: int) -> dict[str, tuple[str, str]]:
     with pytest.raises(PromotionRefusedError) as caught:
         promote(workspace, DATASET, number)
     assert state(workspace) == before
-    closed = {c.name: (c.state, c.said) for c in caught.value.conditions if c.state != "holds"}
+    closed = {c.name: (c.state, c.detail) for c in caught.value.conditions if c.state != "holds"}
     for name, (_, said) in closed.items():
         assert f"{name} " in str(caught.value)
         assert said in str(caught.value)
-    assert caught.value.checked == any(word == "fails" for word, _ in closed.values())
+    assert caught.value.any_fails == any(word == "fails" for word, _ in closed.values())
     return closed
 
 
@@ -80,7 +80,7 @@ def test_a_removal_that_passed_serves(servable: Workspace, wanted: str | int) ->
     number = 3 if wanted == "challenger" else int(wanted)
     start = datetime.now(UTC) - timedelta(seconds=1)
     done = promote(servable, DATASET, wanted)
-    assert (done.version, done.former, done.moved, done.overrode) == (number, 1, True, ())
+    assert (done.version, done.previous, done.moved, done.overridden) == (number, 1, True, ())
     assert [condition.state for condition in done.conditions] == ["holds"] * 5
     assert champion(servable) == number
     assert tags(servable, 1)["puma.superseded_by"] == str(number)
@@ -93,7 +93,7 @@ def test_a_removal_that_passed_serves(servable: Workspace, wanted: str | int) ->
 
 def test_a_method_without_a_budget_is_bound_by_its_verdict_alone(servable: Workspace) -> None:
     (budget,) = (c for c in promote(servable, DATASET, 2).conditions if c.name == "budget")
-    assert budget.said == "retrain was given none (the retained loss moved by +0.062 nats)"
+    assert budget.detail == "retrain was given none (the retained loss moved by +0.062 nats)"
 
 
 def test_an_original_serves_while_nobody_was_removed(workspace: Workspace) -> None:
@@ -105,7 +105,7 @@ def test_an_original_serves_while_nobody_was_removed(workspace: Workspace) -> No
     client.delete_registered_model_alias(NAME, "champion")
     assert tags(workspace, 1)["puma.verdict"] == "forgetting_incomplete"
     done = promote(workspace, DATASET, 1)
-    assert (done.former, done.moved, champion(workspace)) == (None, True, 1)
+    assert (done.previous, done.moved, champion(workspace)) == (None, True, 1)
 
 
 def test_the_present_champion_again_changes_nothing(servable: Workspace) -> None:
@@ -113,7 +113,7 @@ def test_the_present_champion_again_changes_nothing(servable: Workspace) -> None
     before = state(servable)
     for force in (None, "to be sure"):
         done = promote(servable, DATASET, "champion", force=force)
-        assert (done.version, done.former, done.moved) == (3, 3, False)
+        assert (done.version, done.previous, done.moved) == (3, 3, False)
     assert state(servable) == before
     result = puma(servable.root, "promote", DATASET, "3")
     assert result.exit_code == 0
@@ -235,7 +235,7 @@ def test_a_removal_from_a_removal_knows_none_of_its_people(servable: Workspace) 
     client = open_store(servable)
     client.set_model_version_tag(NAME, "5", "puma.parent_version", "3")
     client.delete_model_version_tag(NAME, "5", "puma.certificate")
-    certify(client, DATASET, client.get_model_version(NAME, "5"))
+    issue_certificate(client, DATASET, client.get_model_version(NAME, "5"))
     assert promote(servable, DATASET, 5).moved
     assert refused(servable, 3).keys() == {"requests"}  # and its parent knows those of the child
 

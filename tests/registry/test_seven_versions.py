@@ -13,7 +13,7 @@ import yaml
 from puma.models import Ensemble
 from puma.project.workspace import Workspace
 from puma.registry import Registered, load_predictor, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.settings import ModelSettings, Settings, original_of
 from tests import command
 from tests.registry.fixtures import _default_store, template

@@ -32,8 +32,8 @@ from puma.registry import (
     register_all,
     store,
 )
-from puma.registry.certificate import verification
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate import verify as verification
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from puma.settings import ORIGINAL
 from tests.command import puma

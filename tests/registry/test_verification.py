@@ -16,10 +16,10 @@ from puma.lineage.records import ModelRecord
 from puma.models import weights_digest
 from puma.project.workspace import Workspace
 from puma.registry import open_store, register_all
-from puma.registry.certificate import verification
-from puma.registry.certificate.document import canonical, digest
+from puma.registry.certificate import verify as verification
+from puma.registry.certificate.build import canonical, digest
 from puma.registry.certificate.findings import differences
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from puma.requests.deletion_set import DeletionSet, project_key
 from tests.command import puma
@@ -175,9 +175,9 @@ def test_a_chain_of_three_goes_up_to_the_original(own: Workspace) -> None:
     set_tag(own, 3, "puma.parent_fingerprint", parent.tags["puma.fingerprint"])
     open_store(own).delete_model_version_tag(NAME, "3", "puma.certificate")
     amend(own, "puma", {})
-    from puma.registry.certificate.document import certify
+    from puma.registry.certificate.build import issue_certificate
 
-    certify(open_store(own), DATASET, version_of(own, 3))
+    issue_certificate(open_store(own), DATASET, version_of(own, 3))
     first = json.loads(artifact(own, 3).read_text())["parent_certificate"]
     assert first == parent.tags["puma.certificate"]
     write_audit(own, "retrain", verdict="inconclusive", attack_rate=0.25)
@@ -258,7 +258,7 @@ def test_a_changed_field_is_named_and_no_other(own: Workspace, path: str) -> Non
     assert result.failed == (path,) == (leaf,)
     (finding,) = (one for one in result.findings if one.state == "fails")
     assert (finding.expected, finding.found) == (expected, found)
-    assert "certificate.json was changed after it was issued" in finding.said
+    assert "certificate.json was changed after it was issued" in finding.detail
     shown = puma(own.root, "verify", DATASET, "3")
     assert shown.exit_code == 1
     assert shown.stdout.splitlines()[-1] == f"puma-toy version 3 does not hold: {path}"
@@ -323,7 +323,7 @@ def test_a_tag_changed_by_hand_is_named(own: Workspace, tag: str, value: str, fi
     if tag == "verdict":
         (finding,) = (one for one in result.findings if one.state == "fails")
         assert (finding.expected, finding.found) == (stated, value)
-        assert "the registry was changed after it was issued" in finding.said
+        assert "the registry was changed after it was issued" in finding.detail
 
 
 @pytest.mark.parametrize("tag", ["verdict", "verdict_reason", "seed", "audited_weights"])

@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a pool of threads does not survive a fork
 import torch
 
 from puma.registry import load_predictor, missing, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from puma.workflows import remove as answering
 from tests.registry.projects import DATASET, FEATURES, make_project

@@ -30,7 +30,7 @@ from puma.models import build_model, weights_digest
 from puma.models.training import train
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
-from puma.registry.certificate.verification import verify_version
+from puma.registry.certificate.verify import verify_version
 from puma.registry.loading import load_module
 from puma.registry.promotion import promote
 from puma.removal import Trained, build_method

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from puma.registry.certificate.document import FILE, KEPT, digest, read_artifact
+from puma.registry.certificate.build import FILE, KEPT, digest, read_artifact
 from puma.registry.certificate.findings import Finding, differences, differs
 from puma.registry.store_errors import is_away
 from puma.registry.tombstones import ERASED, Tombstone, parent_of
@@ -79,5 +79,5 @@ def check_chain(client: MlflowClient, found: ModelVersion, refers: str | None) -
                 return
         field, child, refers = f"version {above}: {CHAIN}", parent, certificate[CHAIN]
     if child is not found:
-        said = f"the certificates up to version {child.version}'s{erased}"
-        yield Finding(CHAIN, "holds", said)
+        detail = f"the certificates up to version {child.version}'s{erased}"
+        yield Finding(CHAIN, "holds", detail)

@@ -12,7 +12,7 @@ State = Literal["holds", "fails", "unknown", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``field`` of the certificate, or of what belongs to it. ``said``: what was found, or why
+    """``field`` of the certificate, or of what belongs to it. ``detail``: what was found, or why
     it cannot be checked and what to do. ``expected`` and ``found`` are of one that fails.
 
     skipped: there is nothing here to check it against, and there need not be.
@@ -20,7 +20,7 @@ class Finding:
 
     field: str
     state: State
-    said: str
+    detail: str
     expected: Any = None
     found: Any = None
 
@@ -62,8 +62,8 @@ class Verification:
 
 def differs(field: str, expected: Any, found: Any, why: str) -> Finding:
     """A field that does not hold."""
-    said = f"expected {_shown(expected)}, found {_shown(found)}: {why}"
-    return Finding(field, "fails", said, expected, found)
+    detail = f"expected {_shown(expected)}, found {_shown(found)}: {why}"
+    return Finding(field, "fails", detail, expected, found)
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -194,7 +194,7 @@ def log_certificate(
     return {CERTIFICATE_PAGE: digest(shown), CERTIFICATE: digest(text)}
 
 
-def certify(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
+def issue_certificate(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
     """Issue the certificate of a version that has none (any more)."""
     current = client.get_model_version(found.name, str(found.version))
     parent = parent_of(client, current)
@@ -203,7 +203,7 @@ def certify(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
         client.set_model_version_tag(found.name, str(found.version), name, value)
 
 
-def withdraw(client: MlflowClient, found: ModelVersion) -> None:
+def archive_certificate(client: MlflowClient, found: ModelVersion) -> None:
     """Keep the certificate of ``found`` under its digest, and leave the version without one.
 
     For a version that was audited again. What was made from it refers to the kept one.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from puma.errors import RegistryError
-from puma.registry.certificate.verification import check_fields
+from puma.registry.certificate.verify import check_fields
 from puma.registry.loading import registered_weights
 from puma.registry.store_errors import is_away
 from puma.registry.tombstones import tombstones
@@ -31,11 +31,11 @@ SHOWN = 8  # digits of a digest
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that was looked at; ``said`` has the numbers, and what to do where it fails."""
+    """One thing that was looked at; ``detail`` has the numbers, and what to do where it fails."""
 
     name: str
     state: State
-    said: str
+    detail: str
 
 
 def examine(
@@ -58,11 +58,11 @@ def examine(
     requests: nobody comes back. See :func:`_requests`.
     """
     if not row.method:
-        said = (
+        detail = (
             f"version {row.version} was not registered by PUMA, so that nothing says what it "
             "knows; promote one that `puma versions` lists with a method"
         )
-        return (Condition("registered by PUMA", "unknown", said),)
+        return (Condition("registered by PUMA", "unknown", detail),)
     return (
         _audit(row, found.tags),
         _budget(client, row),
@@ -105,13 +105,13 @@ def _budget(client: MlflowClient, row: RegisteredVersion) -> Condition:
             "and register again",
         )
     within = abs(drift) <= stated + ROUND_OFF
-    said = f"the retained rows' mean loss moved by {drift:+.4g} nats, of {stated:.4g} allowed"
+    detail = f"the retained rows' mean loss moved by {drift:+.4g} nats, of {stated:.4g} allowed"
     if within:
-        return Condition("budget", "holds", said)
+        return Condition("budget", "holds", detail)
     return Condition(
         "budget",
         "fails",
-        f"{said}; raise puma.criterion_sample or lower puma.budget, and run `dvc repro`",
+        f"{detail}; raise puma.criterion_sample or lower puma.budget, and run `dvc repro`",
     )
 
 
@@ -166,8 +166,8 @@ def _certificate(client: MlflowClient, dataset: str, found: ModelVersion) -> Con
     for finding in check_fields(client, dataset, found):
         if finding.state in ("fails", "unknown"):
             state: State = "fails" if finding.state == "fails" else "unknown"
-            said = finding.said if state == "unknown" else f"{finding.field}: {finding.said}"
-            return Condition("certificate", state, f"{said}; see `puma verify`")
+            detail = finding.detail if state == "unknown" else f"{finding.field}: {finding.detail}"
+            return Condition("certificate", state, f"{detail}; see `puma verify`")
     return Condition("certificate", "holds", "it agrees with the registry")
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from puma.errors import AbsentError, DataError, RegistryError
 from puma.project.workspace import Workspace
-from puma.registry.certificate.chain import BACKUP, CHAIN, check_chain, kept_certificate
-from puma.registry.certificate.document import (
+from puma.registry.certificate.build import (
     FILE,
     LIMITS,
     PAGE,
@@ -19,6 +18,7 @@ from puma.registry.certificate.document import (
     digest,
     read_artifact,
 )
+from puma.registry.certificate.chain import BACKUP, CHAIN, check_chain, kept_certificate
 from puma.registry.certificate.findings import Finding, State, Verification, differences, differs
 from puma.registry.loading import ChangedIdentityError, load_identity, registered_weights
 from puma.registry.store import open_store, reaches_store
