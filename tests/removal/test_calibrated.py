@@ -214,7 +214,7 @@ def test_rows_at_their_level_get_the_textbooks_step(trained, deletion_set, monke
 @pytest.mark.parametrize("solver", ["lissa", "ekfac"])
 def test_solvers_that_see_no_level_are_refused_by_name(trained, deletion_set, solver):
     with pytest.raises(
-        SettingsError, match=f"{solver!r} cannot take.*choose cg, dense or woodbury"
+        SettingsError, match=f"{solver!r} cannot take.*choose one of cg, dense, woodbury"
     ):
         PUMA(training=TRAINING, solver=solver).remove(trained, deletion_set, progress=False)
 

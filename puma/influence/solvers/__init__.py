@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from puma.errors import SettingsError
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.dense import Dense
@@ -12,7 +10,7 @@ from puma.influence.solvers.lissa import LiSSA
 from puma.influence.solvers.solution import Preconditioner, Solution, Solver, quality
 from puma.influence.solvers.woodbury import Woodbury
 
-SOLVERS: dict[str, Callable[..., Solver]] = {
+SOLVERS: dict[str, type[Solver]] = {
     "cg": ConjugateGradients,
     "dense": Dense,
     "ekfac": EKFAC,

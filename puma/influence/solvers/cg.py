@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class ConjugateGradients:
     cannot be one.
     """
 
+    solves_sums: ClassVar[bool] = True
+
     tolerance: float = 1e-4
     max_iterations: int = 1000
     require_convergence: bool = True
@@ -39,7 +42,7 @@ class ConjugateGradients:
             raise SettingsError(f"tolerance must be between 0 and 1, got {self.tolerance}")
         if self.max_iterations < 1:
             raise SettingsError(f"max_iterations must be >= 1, got {self.max_iterations}")
-        if self.preconditioner is not None and not hasattr(self.preconditioner, "inverse"):
+        if not isinstance(self.preconditioner, Preconditioner | None):
             raise SettingsError(
                 "preconditioner must have an inverse(operator), such as Woodbury() or EKFAC(), "
                 f"got {type(self.preconditioner).__name__}"

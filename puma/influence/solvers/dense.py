@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ class Dense:
     Takes p products and p² numbers, so more than ``max_size`` parameters are refused.
     Raises SettingsError for a limit below one.
     """
+
+    solves_sums: ClassVar[bool] = True
 
     max_size: int = 5000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -49,6 +49,8 @@ class EKFAC:
     padding other than with zeros are refused by name: the factors do not hold for them.
     Needs the package curvlinops-for-pytorch. Raises SettingsError for settings that cannot be.
     """
+
+    solves_sums: ClassVar[bool] = False
 
     other_layers: str = "refuse"
     batch_size: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class LiSSA:
 
     Raises SettingsError for settings that cannot be.
     """
+
+    solves_sums: ClassVar[bool] = False
 
     steps: int = 1000
     scale: float | None = None

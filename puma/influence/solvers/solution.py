@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,13 +37,22 @@ class Solver(Protocol):
 
     A solver that needs more than products unwraps the operator: ``Shifted`` holds the damping,
     and what it shifts may be a mean over examples of a model (``OverExamples``).
+
+    Attributes:
+        solves_sums: Whether PUMA's steps to target margins may use this solver. Their operator is
+            the damped curvature plus other terms. The solver must either take it as any symmetric
+            positive definite matrix, or have an ``inverse`` of the curvature alone, with which
+            conjugate gradients are preconditioned.
     """
+
+    solves_sums: ClassVar[bool]
 
     def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
         """Solve ``operator`` x = ``rhs`` (p,). Raises SolverError when it cannot."""
         ...
 
 
+@runtime_checkable
 class Preconditioner(Protocol):
     """Something that inverts an operator roughly, and cheaply for many vectors."""
 

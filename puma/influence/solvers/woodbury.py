@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -41,6 +42,8 @@ class Woodbury:
 
     Raises SettingsError for settings that cannot be.
     """
+
+    solves_sums: ClassVar[bool] = True
 
     rows: int | None = 1024
     eigenvectors: str = "sampled"

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from puma.errors import DeletionError, SettingsError
 from puma.influence import (
+    SOLVERS,
     ConjugateGradients,
-    Dense,
     FlatModel,
-    GaussNewtonRows,
     LinearOperator,
     MarginGaussNewton,
+    Preconditioner,
     Shifted,
     Solution,
     Solver,
-    Woodbury,
+    resolve_solver,
     weighted_gradient,
 )
 from puma.removal.base import Trained
@@ -54,10 +54,11 @@ class LevelStepper(Stepper):
     def __init__(
         self, method: PUMA, trained: Trained, deletion_set: DeletionSet, *, progress: bool
     ) -> None:
-        if method.solver not in ("cg", "dense", "woodbury"):
+        if not resolve_solver(method.solver).solves_sums:
+            able = ", ".join(name for name, kind in SOLVERS.items() if kind.solves_sums)
             raise SettingsError(
-                f"solver {method.solver!r} cannot take the marked rows to a level each; choose cg, "
-                "dense or woodbury, or set reference_models to 0"
+                f"solver {method.solver!r} cannot take the marked rows to a level each; choose one "
+                f"of {able}, or set reference_models to 0"
             )
         super().__init__(method, trained, deletion_set)
         self.unseen = trained.dataset.test.without(deletion_set.test_rows)
@@ -142,7 +143,7 @@ class LevelStepper(Stepper):
         curvature = self.curvature(flat)
         pull = MarginGaussNewton(flat, self.watched)
         missing = PULL * pull.pulled(self._missing(self.model).clamp(-REACH, REACH))
-        solver = self._joint_solver(curvature)
+        solver = self._solver_of_sums(curvature)
         for reweighted in self.reweighted:
             kept, solutions = self._preserving(flat, curvature) if reweighted else (Free(), [])
             solved = solver.solve(Joint(curvature, pull, kept, PULL), kept.transposed(missing))
@@ -165,16 +166,15 @@ class LevelStepper(Stepper):
         largest = self.method.max_weight / float(weights.abs().max())
         return Preserving(gradient, made_up.value, largest), [preserved, made_up]
 
-    def _joint_solver(self, curvature: Shifted) -> Solver:
-        if self.method.solver == "dense":
-            return Dense()
-        preconditioner = None
-        if isinstance(curvature.operator, GaussNewtonRows):
-            preconditioner = _InverseOf(curvature)
+    def _solver_of_sums(self, curvature: Shifted) -> Solver:
+        """The method's solver, or conjugate gradients with its inverse of the curvature."""
+        solver = self.solver()
+        if not isinstance(solver, Preconditioner):
+            return solver
         return ConjugateGradients(
             tolerance=self.method.tolerance,
             max_iterations=self.method.max_iterations,
-            preconditioner=preconditioner,
+            preconditioner=_InverseOf(solver, curvature),
         )
 
 
@@ -192,7 +192,8 @@ class _Offer:
 class _InverseOf:
     """A preconditioner: the inverse of the curvature alone."""
 
+    solver: Preconditioner
     curvature: Shifted
 
     def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:  # noqa: ARG002
-        return Woodbury().inverse(self.curvature)
+        return self.solver.inverse(self.curvature)
