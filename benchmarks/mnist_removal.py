@@ -45,7 +45,6 @@ ONE_FAST_STEP: dict[str, Any] = {
     "rows": 512,
     "curvature_sample": 2048,
     "criterion_sample": 512,
-    "dose_precision": 0.5,
     "damping": 0.01,
     "budget": 0.01,
 }

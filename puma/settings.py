@@ -103,7 +103,7 @@ class PumaSettings(Strict):
     max_dose: Positive = 1000.0
     steps: Count = 8
     repair: bool = True
-    reweighting: Literal["both", "always", "never"] = "always"
+    reweighting: Literal["always", "never"] = "always"
     reference_models: Annotated[int, Number, Field(ge=0)] = 1
     reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
     reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
@@ -117,7 +117,6 @@ class PumaSettings(Strict):
     rows: Count = 1024
     curvature_sample: Count | None = None
     criterion_sample: Count | None = None
-    dose_precision: Annotated[float, Number, Field(gt=0, lt=1)] = 0.02
 
 
 class PumaPaperSettings(Strict):
@@ -153,7 +152,6 @@ class AmnesiacSettings(Strict):
     """Amnesiac ML's knobs; see :class:`puma.Amnesiac` for what each one does."""
 
     repair_epochs: Annotated[int, Number, Field(ge=0)] = 5
-    precision: Literal["float16", "float32", "float64"] = "float32"
     max_bytes: Count = 10**9
 
 

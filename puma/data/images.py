@@ -1,4 +1,4 @@
-"""PlotData of digits, shape (1, height, width), values from 0 to 1 by a fixed division.
+"""Images of digits, shape (1, height, width), values from 0 to 1 by a fixed division.
 
 No statistic of the data scales them, so that nothing of the test rows reaches the training.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 from torch.func import jvp
@@ -9,6 +11,12 @@ from torch.func import jvp
 from puma.data.base import Examples
 from puma.errors import DataError
 from puma.influence.flat import FlatModel, batches
+
+# jvp imports this at its first call, which may be timed: half a second. PyTorch deprecates
+# what it is itself built on, and warns of it there.
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message=r".*torch\.jit\.script.*")
+    import torch._decomp.decompositions_for_jvp
 
 
 def weighted_gradient(

@@ -53,6 +53,11 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
     return own[:, 0] - others
 
 
+def margins_of(model: nn.Module, examples: Examples) -> Tensor:
+    """(n,) float64 :func:`margins` of every example's label."""
+    return margins(logits(model, examples.features).double(), examples.labels)
+
+
 def accuracy(model: nn.Module, examples: Examples) -> float:
     """Share of ``examples`` whose most probable class is their label."""
     predicted = logits(model, examples.features).argmax(1)

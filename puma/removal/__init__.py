@@ -1,16 +1,23 @@
-"""Removal methods by name. A new method is one file and one row of this table."""
+"""Removal methods by name, to fit an original and to remove rows from it.
+
+The rooms above import from here: audit, lineage, registry, workflows.
+"""
 
 from __future__ import annotations
 
 from puma.errors import SettingsError
 from puma.removal.amnesiac import Amnesiac
 from puma.removal.base import Removal, RemovalMethod, Trained
+from puma.removal.puma.algorithm1 import PaperPUMA
 from puma.removal.puma.method import PUMA
-from puma.removal.puma.paper import PaperPUMA
 from puma.removal.retrain import Retrain
 from puma.removal.sisa import SISA
-from puma.settings import ORIGINAL, Settings
+from puma.settings import ORIGINAL, Settings, Strict
 
+# A new method is one file here and one row of this table. Where it has settings in params.yaml,
+# they are a class and a field of the method's name in puma/settings.py, and the method inherits
+# from that class; where it acts during training, RECORDING there names it too, and dvc.yaml's
+# stages ``train`` and ``reference`` its group of params.
 METHODS: dict[str, type[RemovalMethod]] = {
     "amnesiac": Amnesiac,
     "puma": PUMA,
@@ -27,19 +34,27 @@ ORIGINALS: dict[str, str] = {
 
 
 def build_method(name: str, settings: Settings) -> RemovalMethod:
-    """The named method with its settings from params.yaml. Raises SettingsError if unknown."""
+    """Build the named method with its settings from params.yaml.
+
+    Raises:
+        SettingsError: There is no such method.
+    """
     try:
         method = METHODS[name]
     except KeyError:
         raise SettingsError(
             f"unknown removal method {name!r}; choose one of {', '.join(sorted(METHODS))}"
         ) from None
-    own = getattr(settings, name).model_dump()
+    own = getattr(settings, name, Strict()).model_dump()
     return method(**own, training=settings.training, seed=settings.seed)
 
 
 def build_trainer(original: str, settings: Settings) -> RemovalMethod:
-    """The method whose ``fit`` makes ``original``. Raises SettingsError if there is none."""
+    """Build the method whose ``fit`` makes ``original``.
+
+    Raises:
+        SettingsError: There is none.
+    """
     if original not in ORIGINALS:
         raise SettingsError(
             f"unknown original {original!r}; choose one of {', '.join(sorted(ORIGINALS))}"

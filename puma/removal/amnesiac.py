@@ -56,16 +56,16 @@ class Amnesiac(AmnesiacSettings, RemovalMethod):
         before = _vector(predictor)
         sizes = batch_sizes(predictor, len(dataset.train), self.training.batch_size)
         steps, largest = self.training.epochs * len(sizes), max(sizes)
-        self._refuse_too_much(steps, len(before), largest)
+        self._refuse_too_much(steps, before, largest)
         unseal(folder)
-        updates = _rows_file(folder / UPDATES, steps, len(before), np.dtype(self.precision))
+        updates = _rows_file(folder / UPDATES, steps, len(before), before.numpy().dtype)
         batches = _rows_file(folder / BATCHES, steps, largest, np.dtype(np.int32))
         with updates as updates_file, batches as batches_file:
 
             def record(model: nn.Module, step: int, rows: Tensor) -> None:  # noqa: ARG001
                 nonlocal before
                 after = _vector(model)
-                updates_file.write((after - before).numpy().astype(self.precision).tobytes())
+                updates_file.write((after - before).numpy().tobytes())
                 padded = np.full(largest, -1, dtype=np.int32)
                 padded[: len(rows)] = rows.numpy()
                 batches_file.write(padded.tobytes())
@@ -102,30 +102,22 @@ class Amnesiac(AmnesiacSettings, RemovalMethod):
             )
         return Patch(
             predictor,
-            parameters={
-                **self._described(),
-                "repair_epochs": self.repair_epochs,
-                "batches_subtracted": len(tainted),
-                "batches_recorded": len(batches),
-            },
+            outcomes={"batches_subtracted": len(tainted), "batches_recorded": len(batches)},
             history=history,
         )
-
-    def _described(self) -> dict[str, str | int | float]:
-        return {"precision": self.precision}
 
     def _manifest(self, dataset: Dataset) -> dict[str, Any]:
         own = self.model_dump(exclude={"repair_epochs", "max_bytes"})
         return {"data_digest": dataset.digest, **own, "method": self.method}
 
-    def _refuse_too_much(self, steps: int, parameters: int, batch: int) -> None:
-        row = parameters * np.dtype(self.precision).itemsize + batch * 4
+    def _refuse_too_much(self, steps: int, parameters: Tensor, batch: int) -> None:
+        row = parameters.nbytes + batch * 4
         if steps * row > self.max_bytes:
             raise SettingsError(
-                f"recording {steps:,} steps of {parameters:,} parameters in {self.precision} takes "
+                f"recording {steps:,} steps of {len(parameters):,} parameters takes "
                 f"{steps * row:,} bytes, more than amnesiac.max_bytes ({self.max_bytes:,}); lower "
-                "training.epochs, take larger batches, a smaller model or precision float16, or "
-                "raise amnesiac.max_bytes"
+                "training.epochs, take larger batches or a smaller model, or raise "
+                "amnesiac.max_bytes"
             )
 
 

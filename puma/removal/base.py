@@ -1,7 +1,7 @@
-"""What every removal method has in common: two verbs, and what they hand over.
+"""What every removal method has in common: ``fit`` and ``remove``, and what they return.
 
-``fit`` comes first because some methods (shards, per-batch records) act DURING training;
-``remove`` answers one deletion set.
+``fit`` belongs to a method because some (shards, per-batch records) act DURING training;
+``remove`` takes out the rows of one deletion set.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ import copy
 import shutil
 import tempfile
 import time
-import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import nn
 
 from puma.data.base import Dataset, Examples
@@ -29,20 +26,23 @@ from puma.models.training import History, train
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings
 
+Parameter = str | int | float
+
 
 @dataclass(frozen=True, repr=False)
 class Trained:
     """A model, the data it learnt from, and the weights it started with.
 
-    predictor: the trained model, in eval mode; maps (B, ...) features to (B, classes) logits.
-    initial: the same architecture before its first step, where retraining starts again.
-    history: the loss curve, or None for a model that was trained elsewhere.
-    seconds: wall time of the training, the recording included; as for a removal, PyTorch's
-        own imports on first use are not part of it.
-    original: which kind of original this is; a method removes from its own kind alone.
-    records: the folder of what the method recorded while it trained, or None. It tells of the
-        training rows: keep it as private as the data.
-    parameters: what identifies the training, the optimiser's settings aside.
+    Attributes:
+        predictor: The trained model, in eval mode; maps (B, ...) features to (B, classes) logits.
+        dataset: Its training and test rows.
+        initial: The same architecture before its first step, where retraining starts again.
+        history: The loss curve, or None for a model that was trained elsewhere.
+        seconds: Wall time of the training, the recording included.
+        original: Which kind of original this is; a method removes from its own kind alone.
+        records: The folder of what the method recorded while it trained, or None. It tells of
+            the training rows: keep it as private as the data.
+        parameters: What identifies the training, the optimiser's settings aside.
     """
 
     predictor: nn.Module
@@ -52,21 +52,29 @@ class Trained:
     seconds: float = 0.0
     original: str = ORIGINAL
     records: Path | None = None
-    parameters: Mapping[str, str | int | float] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
 class Removal:
     """A model from which the rows of ``deletion_set`` were removed, and what it took.
 
-    predictor: the new model; the original is untouched.
-    parent_weights: digest of the weights of the original, which says what this came from.
-    seconds: wall time from the trained model and the rows to the new weights. PyTorch's own
-        imports on first use (about a second, once per process) are not part of it.
-    parameters: settings and deterministic outcomes that identify how it was made.
-    criterion_before, criterion_after: mean cross-entropy (nats) of the RETAINED rows.
-    diagnostics: further numbers about the run, such as solver iterations.
-    steps: the same for each step of a method that takes several.
+    Attributes:
+        method: The name of the method.
+        predictor: The new model; the original is untouched.
+        deletion_set: Whose rows were removed.
+        parent_weights: Digest of the original's weights, which says what this came from.
+        seconds: Wall time from the trained model and the rows to the new weights.
+        criterion_before: Mean cross-entropy (nats) of the RETAINED rows under the original.
+        criterion_after: The same under the new model.
+        parameters: How it was made: every setting of the method, as YAML scalars, and the
+            deterministic outcomes such as ``dose``. With the seed and the training settings of
+            the original they are enough to build the method again. ``steps`` is PUMA's setting
+            (at most so many steps); of retraining and SISA, which have no such setting, it is
+            the number of optimiser steps taken.
+        diagnostics: Further numbers about the run, such as solver iterations.
+        history: The loss curve of what was trained, or None.
+        steps: Such numbers for each step of a method that takes several.
     """
 
     method: str
@@ -76,53 +84,70 @@ class Removal:
     seconds: float
     criterion_before: float
     criterion_after: float
-    parameters: Mapping[str, str | int | float] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     history: History | None = None
     steps: tuple[Mapping[str, float], ...] = ()
 
     @property
     def n_removed(self) -> int:
-        """How many training rows went."""
+        """Number of training rows that were removed."""
         return len(self.deletion_set)
 
     @property
     def criterion_drift(self) -> float:
-        """Change of the retained rows' mean loss; PUMA bounds its size (Eq. 2)."""
+        """Change of the retained rows' mean loss (nats); PUMA bounds its size (Eq. 2)."""
         return self.criterion_after - self.criterion_before
 
 
 @dataclass(frozen=True)
 class Patch:
-    """What a method's own step returns: new weights, how they came about, what they cost."""
+    """What a method's own part returns; the rest of :class:`Removal` is common to all.
+
+    Attributes:
+        predictor: The new model.
+        outcomes: Deterministic results that identify it, under other names than the settings.
+        diagnostics: See :class:`Removal`.
+        history: See :class:`Removal`.
+        steps: See :class:`Removal`.
+    """
 
     predictor: nn.Module
-    parameters: Mapping[str, str | int | float]
+    outcomes: Mapping[str, Parameter] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     history: History | None = None
     steps: tuple[Mapping[str, float], ...] = ()
 
 
 class RemovalMethod(Strict, ABC):
-    """A method is a value: settings checked when it is built, no state afterwards.
+    """A removal method as a value: settings checked when it is built, no state afterwards.
 
-    method: its name. original: the kind of original that it removes from; any other than the
-    plain one is made by the method's own ``fit``, which records what ``remove`` will need.
-    small: settings with which it can learn from four rows.
+    Attributes:
+        method: Its name in :data:`puma.removal.METHODS` and params.yaml.
+        original: The kind of original that it removes from. Any other than the plain one is
+            made by the method's own ``fit``, which records what ``remove`` will need.
+        training: How models are trained, the original included.
+        seed: Of everything that the method draws.
     """
 
     method: ClassVar[str]
     original: ClassVar[str] = ORIGINAL
-    small: ClassVar[Mapping[str, Any]] = {}
 
     training: TrainingSettings = TrainingSettings()
     seed: Seed = 0
 
     @property
     def idempotent(self) -> bool:
-        """Whether rows that an earlier removal took out may be marked again, as they should then:
-        they are taken to where they belong, not further."""
+        """Whether rows that an earlier removal took out may, and then should, be marked again.
+
+        Such a method takes them to where they belong, not further.
+        """
         return False
+
+    def recorded_settings(self) -> dict[str, Parameter]:
+        """Return every setting of the method as a YAML scalar, ``training`` and ``seed`` aside."""
+        own = self.model_dump(exclude=set(RemovalMethod.model_fields))
+        return {name: _yaml_scalar(value) for name, value in own.items()}
 
     def fit(
         self,
@@ -132,11 +157,15 @@ class RemovalMethod(Strict, ABC):
         records: Path | None = None,
         progress: bool = True,
     ) -> Trained:
-        """Train a copy of ``model`` on the training split; ``model`` itself is not changed.
+        """Train a copy of ``model`` on the training split.
 
-        ``records`` is the folder for what the method records meanwhile, made when absent,
-        files of the same name replaced. None is a temporary one, deleted with the returned
-        object. A method that removes from the plain original records nothing.
+        Args:
+            model: Where the training starts; it is not changed.
+            dataset: The rows to learn from.
+            records: The folder for what the method records meanwhile, made when absent, files
+                of the same name replaced. None is a temporary one, deleted with the returned
+                object. A method that removes from the plain original records nothing.
+            progress: Whether to show a progress bar.
         """
         initial, predictor = self._start(model), self._start(model)
         folder = None
@@ -144,7 +173,6 @@ class RemovalMethod(Strict, ABC):
         if self.original != ORIGINAL:
             folder = records or Path(tempfile.mkdtemp(prefix=f"puma-{self.method}-"))
             folder.mkdir(parents=True, exist_ok=True)
-        _start_training()
         start = time.perf_counter()
         try:
             history = self._train(predictor, dataset, folder, progress=progress)
@@ -160,7 +188,7 @@ class RemovalMethod(Strict, ABC):
             time.perf_counter() - start,
             original=self.original,
             records=folder,
-            parameters=self._described(),
+            parameters=self._training_parameters(),
         )
         if temporary and folder is not None:
             weakref.finalize(trained, shutil.rmtree, folder, ignore_errors=True)
@@ -183,17 +211,19 @@ class RemovalMethod(Strict, ABC):
             predictor, dataset.train, self.training, seed=self.seed, label="fit", progress=progress
         )
 
-    def _described(self) -> dict[str, str | int | float]:
-        """The method's own settings that the trained model depends on."""
+    def _training_parameters(self) -> dict[str, Parameter]:
+        """What the trained model depends on, of the method's own settings."""
         return {}
 
     def remove(
         self, trained: Trained, deletion_set: DeletionSet, *, progress: bool = True
     ) -> Removal:
-        """A new model without the rows of ``deletion_set``; ``trained`` is not changed.
+        """Make a new model without the rows of ``deletion_set``; ``trained`` is not changed.
 
-        Raises DeletionError when the set was made for other data than the model was trained on,
-        ModelError when that was not by this kind of method or its records do not fit.
+        Raises:
+            DeletionError: The set was made for other data than the model was trained on.
+            ModelError: The model was trained by another kind of method, or its records do not
+                fit.
         """
         if trained.original != self.original:
             raise ModelError(
@@ -205,20 +235,19 @@ class RemovalMethod(Strict, ABC):
                 f"the deletion set was checked against other data than this model's "
                 f"{trained.dataset.name!r}; read it again with the model's own dataset"
             )
-        _start_pytorch(type(self))
         start = time.perf_counter()
         patch = self._patch(trained, deletion_set, progress=progress)
         seconds = time.perf_counter() - start
-        retained = trained.dataset.train.without(deletion_set.rows)
+        retain_set = trained.dataset.train.without(deletion_set.rows)
         return Removal(
             method=self.method,
             predictor=patch.predictor,
             deletion_set=deletion_set,
             parent_weights=weights_digest(trained.predictor),
             seconds=seconds,
-            criterion_before=_mean_loss(trained.predictor, retained),
-            criterion_after=_mean_loss(patch.predictor, retained),
-            parameters=patch.parameters,
+            criterion_before=_mean_loss(trained.predictor, retain_set),
+            criterion_after=_mean_loss(patch.predictor, retain_set),
+            parameters={**self.recorded_settings(), **patch.outcomes},
             diagnostics=patch.diagnostics,
             history=patch.history,
             steps=patch.steps,
@@ -234,31 +263,14 @@ def _mean_loss(model: nn.Module, examples: Examples) -> float:
     return predictions.losses(model, examples).double().mean().item()
 
 
-@cache
-def _start_pytorch(method: type[RemovalMethod]) -> None:
-    """Let a removal of one of four toy rows pay for what PyTorch imports on first use."""
-    model, dataset = _toy()
-    once = method(training=TrainingSettings(epochs=1), **method.small)
-    trained = Trained(model, dataset, model)
-    if method.original != ORIGINAL:
-        trained = once.fit(model, dataset, progress=False)
-    with warnings.catch_warnings():
-        # PyTorch 2.14 deprecates what its own forward mode is built on, and says so here.
-        warnings.filterwarnings("ignore", message=r".*torch\.jit\.script.*")
-        once._patch(trained, DeletionSet.of(["0"], dataset), progress=False)
-
-
-@cache
-def _start_training() -> None:
-    """The same for training."""
-    model, dataset = _toy()
-    train(model, dataset.train, TrainingSettings(epochs=1), seed=0, progress=False)
-
-
-def _toy() -> tuple[nn.Module, Dataset]:
-    """A model of zeros, which draws no random numbers, and four rows."""
-    toy = Examples.of(torch.eye(4), torch.tensor([0, 1, 0, 1]))
-    model = nn.utils.skip_init(nn.Linear, 4, 2)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
-    return model, Dataset("toy", toy, toy, ("a", "b"))
+def _yaml_scalar(value: object) -> Parameter:
+    """``value`` as a number or in YAML's own words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    if isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"a setting of type {type(value).__name__} has no form to record it in")

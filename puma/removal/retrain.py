@@ -13,26 +13,27 @@ from puma.settings import RetrainSettings
 class Retrain(RetrainSettings, RemovalMethod):
     """Train again from the initial weights on the retained rows alone.
 
-    schedule: 'equal_epochs' as in the paper; fewer rows then mean fewer optimiser steps, which
-    is why the paper's accuracy collapses at 80 % removal. 'equal_steps' takes as many steps as
-    the original training did, for a fair comparison.
+    Attributes:
+        schedule: "equal_epochs" as in the paper; fewer rows then mean fewer optimiser steps,
+            which is why the paper's accuracy collapses at 80 % removal. "equal_steps" takes as
+            many steps as the original training did, for a fair comparison.
     """
 
     method = "retrain"
 
     @property
     def idempotent(self) -> bool:
-        """It starts from the first weights, whoever is gone."""
+        """True: it starts from the initial weights, whoever was removed before."""
         return True
 
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
-        retained = trained.dataset.train.without(deletion_set.rows)
+        retain_set = trained.dataset.train.without(deletion_set.rows)
         model = copy.deepcopy(trained.initial)
         per_epoch = batch_sizes(model, len(trained.dataset.train), self.training.batch_size)
         original_steps = self.training.epochs * len(per_epoch)
         history = train(
             model,
-            retained,
+            retain_set,
             self.training,
             seed=self.seed,
             steps=original_steps if self.schedule == "equal_steps" else None,
@@ -41,10 +42,6 @@ class Retrain(RetrainSettings, RemovalMethod):
         )
         return Patch(
             model,
-            parameters={
-                "schedule": self.schedule,
-                "epochs": self.training.epochs,
-                "steps": history.steps,
-            },
+            outcomes={"epochs": self.training.epochs, "steps": history.steps},
             history=history,
         )

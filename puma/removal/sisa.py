@@ -15,7 +15,7 @@ from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError
 from puma.models import Ensemble, load_weights, save_weights
 from puma.models.training import History, train
-from puma.removal.base import Patch, RemovalMethod, Trained
+from puma.removal.base import Parameter, Patch, RemovalMethod, Trained
 from puma.removal.training_records import seal, sealed, unseal
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import SisaSettings, original_of
@@ -49,7 +49,6 @@ class SISA(SisaSettings, RemovalMethod):
 
     method = "sisa"
     original = original_of("sisa")
-    small = {"shards": 1, "slices": 1}  # noqa: RUF012
 
     @property
     def epochs_per_slice(self) -> int:
@@ -116,7 +115,10 @@ class SISA(SisaSettings, RemovalMethod):
                     ensemble.silence(shard)
         return Patch(
             ensemble.eval(),
-            parameters={**self._described(), "steps": curves.history.steps},
+            outcomes={
+                "epochs_per_slice": self.epochs_per_slice,
+                "steps": curves.history.steps,
+            },
             diagnostics={
                 "shards_retrained": float(len(first)),
                 "shards_silenced": float((~ensemble.voting).sum()),
@@ -166,14 +168,8 @@ class SISA(SisaSettings, RemovalMethod):
         settings = self.training.model_copy(update={"epochs": self.epochs_per_slice})
         return train(member, examples.subset(rows), settings, seed=seed, progress=False)
 
-    def _described(self) -> dict[str, str | int | float]:
-        return {
-            "shards": self.shards,
-            "slices": self.slices,
-            "assignment": self.assignment,
-            "vote": self.vote,
-            "epochs_per_slice": self.epochs_per_slice,
-        }
+    def _training_parameters(self) -> dict[str, Parameter]:
+        return {**self.recorded_settings(), "epochs_per_slice": self.epochs_per_slice}
 
     def _manifest(self, dataset: Dataset) -> dict[str, Any]:
         return {"data_digest": dataset.digest, **self.model_dump(), "method": self.method}

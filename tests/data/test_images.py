@@ -1,4 +1,4 @@
-"""PlotData: digits against scikit-learn, MNIST against the bytes of its files.
+"""Images: digits against scikit-learn, MNIST against the bytes of its files.
 
 PUMA_DATA_DIR may name a folder with the real MNIST; everything else is done on a tiny one.
 """

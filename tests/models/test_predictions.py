@@ -106,8 +106,8 @@ def test_losses_are_minus_the_log_of_the_softmax(rows: Examples) -> None:
 def test_accuracy_counts_the_most_probable_class() -> None:
     logits = torch.tensor([[3.0, 1, 2], [0, -1, 5], [-3, -2, -9], [1, 2, 3], [9, 8, 7]])
     rows = Examples.of(logits, torch.tensor([0, 2, 1, 1, 2]))
-    assert predictions.accuracy(nn.ModelIdentity(), rows) == 3 / 5
-    assert predictions.accuracy(nn.ModelIdentity(), rows.subset(torch.tensor([3, 4]))) == 0
+    assert predictions.accuracy(nn.Identity(), rows) == 3 / 5
+    assert predictions.accuracy(nn.Identity(), rows.subset(torch.tensor([3, 4]))) == 0
 
 
 def test_accuracy_equals_a_count_by_hand(rows: Examples) -> None:
@@ -120,3 +120,21 @@ def test_accuracy_equals_a_count_by_hand(rows: Examples) -> None:
     ]
     assert 0 < sum(hits) < 23
     assert predictions.accuracy(model, rows) == sum(hits) / 23
+
+
+def test_margins_are_log_odds_in_double_precision(rows: Examples) -> None:
+    model = mixed()
+    powers = np.exp(frozen(model, rows.features).double().numpy())
+    chosen = (powers / powers.sum(1, keepdims=True))[np.arange(23), rows.labels.numpy()]
+    found = predictions.margins_of(model, rows)
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found.numpy(), np.log(chosen / (1 - chosen)), rtol=1e-9)
+
+
+def test_margins_of_a_certain_label_stay_finite_and_differentiable() -> None:
+    logits = torch.tensor([[400.0, 0.0], [0.0, -400.0]], requires_grad=True)
+    found = predictions.margins(logits, torch.tensor([0, 1]))
+    assert found.tolist() == [400, -400]
+    found.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[1, -1], [-1, 1]]

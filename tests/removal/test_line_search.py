@@ -7,53 +7,43 @@ import math
 import pytest
 
 from puma.errors import SettingsError
-from puma.removal.puma.line_search import largest_dose
+from puma.removal.puma.line_search import largest_step_size
 
 
 @pytest.mark.parametrize(
     ("drift", "crossing"),
     [
-        (lambda dose: 1e-4 * dose**2, 10.0),
-        (lambda dose: 5 * dose, 0.002),
-        (lambda dose: 0.01 * dose, 1.0),
-        (lambda dose: 1e-5 * dose, 1000.0),
-        (lambda dose: math.sin(dose / 2000), 2000 * math.asin(0.01)),  # the first of several
+        (lambda size: 1e-4 * size**2, 10.0),
+        (lambda size: 5 * size, 0.002),
+        (lambda size: 0.01 * size, 1.0),
+        (lambda size: 1e-5 * size, 1000.0),
+        (lambda size: math.sin(size / 2000), 2000 * math.asin(0.01)),  # the first of several
     ],
 )
 def test_finds_the_crossing_from_below(drift, crossing):
-    asked = []
-
-    def allowed(dose):
-        asked.append(dose)
-        return drift(dose) <= 0.01
-
-    found = largest_dose(allowed, max_dose=1e6)
-    assert crossing * 0.98 <= found.dose <= crossing * (1 + 1e-12)
+    found = largest_step_size(lambda size: drift(size) <= 0.01, limit=1e6)
+    assert crossing * 0.98 <= found.value <= crossing * (1 + 1e-12)
     assert not found.capped
-    assert found.evaluations == len(asked)
 
 
 def test_precision_is_relative():
-    found = largest_dose(lambda dose: dose <= 777, max_dose=1e6, precision=1e-6)
-    assert 777 * (1 - 1e-6) <= found.dose <= 777
+    found = largest_step_size(lambda size: size <= 777, limit=1e6, precision=1e-6)
+    assert 777 * (1 - 1e-6) <= found.value <= 777
 
 
-def test_says_when_the_limit_stopped_it():
-    found = largest_dose(lambda _: True, max_dose=100)
-    assert (found.dose, found.capped) == (100, True)
+def test_finds_out_when_the_limit_stopped_it():
+    assert largest_step_size(lambda _: True, limit=100) == (100, True)
 
 
 def test_a_limit_below_the_first_guess_is_respected():
-    found = largest_dose(lambda dose: dose <= 1, max_dose=0.25)
-    assert (found.dose, found.capped) == (0.25, True)
+    assert largest_step_size(lambda size: size <= 1, limit=0.25) == (0.25, True)
 
 
-def test_nothing_allowed_is_no_dose():
-    found = largest_dose(lambda _: False, max_dose=1000)
-    assert (found.dose, found.capped) == (0.0, False)
+def test_nothing_allowed_is_no_step():
+    assert largest_step_size(lambda _: False, limit=1000) == (0.0, False)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.nan])
 def test_refuses_a_senseless_limit(limit):
     with pytest.raises(SettingsError, match="max_dose must be > 0"):
-        largest_dose(lambda _: True, max_dose=limit)
+        largest_step_size(lambda _: True, limit=limit)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from puma.data import Dataset, Examples
-from puma.errors import SettingsError
-from puma.influence.criteria import MeanLoss
-from puma.influence.flat import FlatModel
+from puma.data import Dataset
 from puma.models import mlp
 from puma.models.training import train
-from puma.removal import METHODS, PUMA, Retrain, build_method
+from puma.removal import Retrain
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import Settings, TrainingSettings
+from puma.settings import TrainingSettings
 from tests.removal.conftest import blobs, flat
 
 TRAINING = TrainingSettings(epochs=3, batch_size=16)
@@ -75,38 +71,6 @@ def test_fit_leaves_the_given_model_alone(dataset, model):
     assert torch.equal(flat(trained.initial), before)
     assert not torch.equal(flat(trained.predictor), before)
     assert len(trained.history.loss) == 3
-
-
-def test_methods_are_built_with_the_settings_of_their_name():
-    settings = Settings.model_validate(
-        {"seed": 7, "training": {"epochs": 2}, "puma": {"budget": 0.5}}
-    )
-    method = build_method("puma", settings)
-    assert isinstance(method, PUMA)
-    assert (method.budget, method.seed, method.training.epochs) == (0.5, 7, 2)
-    assert {name: kind.method for name, kind in METHODS.items()} == {name: name for name in METHODS}
-    with pytest.raises(SettingsError, match=r"unknown removal method 'sissa'.*puma"):
-        build_method("sissa", settings)
-
-
-def test_the_recorded_criterion_is_summed_in_double_precision():
-    def single(n, seed):
-        rows = blobs(n, seed=seed)
-        return Examples.of(rows.features.float(), rows.labels)
-
-    dataset = Dataset("blobs", single(901, 0), single(20, 1), ("a", "b"))
-    method = Retrain(training=TrainingSettings(epochs=1, batch_size=64))
-    trained = method.fit(mlp(3, 2, (8,)), dataset, progress=False)
-    removal = method.remove(trained, DeletionSet.of(["0"], dataset), progress=False)
-    retained = dataset.train.subset(torch.arange(1, 901))
-    for model, recorded in (
-        (trained.predictor, removal.criterion_before),
-        (removal.predictor, removal.criterion_after),
-    ):
-        flat_model = FlatModel(model)
-        measured = MeanLoss(retained).value(flat_model, flat_model.vector)
-        assert recorded == pytest.approx(measured, rel=1e-12)
-        assert recorded != float(np.float32(recorded))  # float32 would have rounded it
 
 
 def test_fit_with_dropout_depends_on_the_seed_alone(dataset):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from puma.data import Dataset, Examples
+from puma.data import Dataset
 from puma.errors import DataError, DeletionError, ModelError
 from puma.models import mlp
 from puma.models.predictions import logits
@@ -121,7 +121,6 @@ def test_only_the_stages_from_the_first_marked_slice_are_done_again(dataset, mon
     people = in_slice(dataset, 0, 2)[:1] + in_slice(dataset, 0, 3)[:1] + in_slice(dataset, 2, 3)[:1]
     trained = method().fit(start(), dataset, progress=False)
     deletion = DeletionSet.of(people, dataset)
-    method().remove(trained, deletion, progress=False)  # the one-time start of PyTorch is over
     seen: list[tuple[int, int]] = []
 
     def counted(model, examples, settings, **options):
@@ -282,11 +281,3 @@ def test_every_method_removes_from_its_own_kind_of_original(dataset):
     plain = Trained(start(), dataset, start())
     with pytest.raises(ModelError, match=r"'sisa_original', .* 'original'; pass what SISA\.fit"):
         method().remove(plain, deletion, progress=False)
-
-
-def test_default_settings_start_from_four_rows():
-    """What a first removal pays before its clock starts works with shards for more rows."""
-    toy = Examples.of(torch.eye(4), torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(DataError, match="fill 4 of 5 shards"):
-        SISA().fit(nn.Linear(4, 2), Dataset("toy", toy, toy, ("a", "b")), progress=False)
-    assert SISA(**SISA.small).shards == 1

@@ -1,112 +1,229 @@
-"""The step to the level against the same computed with dense matrices."""
+"""Target margins and the steps towards them, on a network that knows a group of its own."""
 
 from __future__ import annotations
 
+import copy
+
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
-from puma.removal import PUMA
-from puma.removal.puma import target_margin_step as level_module
-from puma.removal.puma.target_margin_step import PULL, REACH, SHARES
+from puma.data import Dataset, Examples
+from puma.errors import DeletionError, SettingsError, SolverError
+from puma.models import mlp
+from puma.models.predictions import margins_of
+from puma.removal import PUMA, Retrain, Trained
+from puma.removal.puma import target_margin_step
+from puma.removal.puma import target_margins as module
+from puma.removal.puma.method import ONE_STEP
+from puma.removal.puma.target_margins import target_margins
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import TrainingSettings
-from tests.oracles import dense_margin_gradients, per_example_gradients
-from tests.removal.conftest import WEIGHT_DECAY, flat
+from tests.removal.conftest import blobs, flat
 
-ROWS = torch.arange(0, 60, 2)
-DAMPING = 0.05
+TRAINING = TrainingSettings(epochs=120, batch_size=32, learning_rate=5e-3)
+MARKED = [str(number) for number in range(40)]
 
 
-@pytest.mark.parametrize("reweighting", ["always", "never"])
-@pytest.mark.parametrize("solver", ["dense", "cg", "woodbury"])
-def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeypatch):
-    train, model = problem.dataset.train, problem.trained.predictor
-    removed = train.subset(ROWS)
-    generator = torch.Generator().manual_seed(3)
-    goal = 2 * torch.randn(len(ROWS), generator=generator, dtype=torch.float64) - 1
-    goal[0] = 50.0  # further than REACH
-    monkeypatch.setattr(level_module, "reference_margins", lambda *_, **__: goal)
-    removal = PUMA(
-        training=TrainingSettings(weight_decay=WEIGHT_DECAY),
-        solver=solver,
-        reweighting=reweighting,
-        tolerance=1e-12,
-        damping=DAMPING,
-        budget=1e6,
-        max_weight=1e6,
-        l2=1e-12,
-        steps=1,
-    ).remove(
-        problem.trained,
-        DeletionSet.of(train.subject_ids[ROWS.numpy()].tolist(), problem.dataset),
+def single(examples: Examples, prefix: str = "") -> Examples:
+    ids = [f"{prefix}{name}" for name in examples.subject_ids]
+    return Examples.of(examples.features.float(), examples.labels, ids)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    test = single(blobs(200, seed=4), "other-")
+    train = single(blobs(240, seed=3))
+    # The marked rows: a group far from all others, with a rule of its own.
+    train.features[:40] = train.features[:40] / 2 - 4
+    train.labels[:40] = (train.features[:40, 0] > train.features[:40, 0].median()).long()
+    dataset = Dataset("noisy", train, test, ("a", "b"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = mlp(3, 2, (64, 32))
+    return Retrain(training=TRAINING).fit(model, dataset, progress=False)
+
+
+@pytest.fixture(scope="module")
+def deletion_set(trained) -> DeletionSet:
+    return DeletionSet.of(MARKED, trained.dataset)
+
+
+def losses(model, examples: Examples) -> np.ndarray:
+    with torch.no_grad():
+        logits = model(examples.features).double()  # in single precision sure rows tie
+        return cross_entropy(logits, examples.labels, reduction="none").numpy()
+
+
+def attack_auc(model, removed: Examples, unseen: Examples) -> float:
+    scores = -np.concatenate([losses(model, removed), losses(model, unseen)])
+    return roc_auc_score([1] * len(removed) + [0] * len(unseen), scores)
+
+
+def test_reference_models_never_see_the_marked_rows(trained, deletion_set, monkeypatch):
+    seen, models = [], []
+    real = module.train
+
+    def spy(model, examples, settings, **rest):
+        seen.append(set(examples.subject_ids.tolist()))
+        assert settings.epochs == 5
+        models.append(model)
+        return real(model, examples, settings, **rest)
+
+    monkeypatch.setattr(module, "train", spy)
+    data = trained.dataset
+    before = flat(trained.initial).clone()
+    marked, retained = (take(deletion_set.rows) for take in (data.train.subset, data.train.without))
+    goal = target_margins(
+        trained.predictor,
+        trained.initial,
+        retained,
+        marked,
+        TRAINING,
+        models=3,
+        fraction=0.5,
+        epochs=5,
+        seed=0,
         progress=False,
     )
+    assert [len(ids) for ids in seen] == [100] * 3
+    assert not set(MARKED) & set.union(*seen)
+    assert seen[0] != seen[1]
+    assert torch.equal(flat(trained.initial), before)
+    # Each model's margins on the scale of the predictor's, then their mean.
+    sureness = median(np.abs(log_odds(trained.predictor, retained)))
+    scaled = [
+        log_odds(model, marked) * sureness / median(np.abs(log_odds(model, retained)))
+        for model in models
+    ]
+    np.testing.assert_allclose(goal.numpy(), np.mean(scaled, axis=0), rtol=1e-9)
 
-    kept = torch.ones(len(train), dtype=torch.bool)
-    kept[ROWS] = False
-    start, size = flat(model), flat(model).numel()
 
-    def logits(vector: Tensor, features: Tensor) -> Tensor:
-        return features @ vector[:6].view(2, 3).T + vector[6:]
+def log_odds(model, examples: Examples) -> np.ndarray:
+    """Of the labels; between two classes the difference of the logits."""
+    with torch.no_grad():
+        logits = model(examples.features).double().numpy()
+    rows, own = np.arange(len(logits)), examples.labels.numpy()
+    return logits[rows, own] - logits[rows, 1 - own]
 
-    def retained_loss(vector: Tensor) -> Tensor:
-        return cross_entropy(logits(vector, train.features[kept]), train.labels[kept])
 
-    def distance(vector: Tensor) -> Tensor:
-        p = logits(vector, removed.features).softmax(1).gather(1, removed.labels[:, None])[:, 0]
-        return goal - torch.log(p / (1 - p))
+def median(values: np.ndarray) -> float:
+    """Of an even number, the lower of the two in the middle."""
+    return np.sort(values)[(len(values) - 1) // 2]
 
-    # For a linear model the Gauss-Newton matrix is the Hessian.
-    identity = torch.eye(size, dtype=torch.float64)
-    hessian = torch.autograd.functional.hessian(retained_loss, start)
-    hessian = hessian + (DAMPING + WEIGHT_DECAY) * identity
-    inverse = torch.linalg.inv(hessian)
-    jacobian, keeping = dense_margin_gradients(model, removed), identity
-    if reweighting == "always":
-        slope = torch.autograd.functional.jacobian(retained_loss, start)
-        each = per_example_gradients(model, train)
-        psi = each @ inverse @ slope
-        weights = psi[ROWS].sum() * psi[kept] / (psi[kept] @ psi[kept])
-        made_up = -inverse @ (weights @ each[kept]) / len(train)
-        keeping = identity - torch.outer(made_up, slope) / (slope @ made_up)
-    pulled = jacobian @ keeping
-    missing = distance(start).clamp(-REACH, REACH)
-    joint = hessian + PULL / len(ROWS) * pulled.T @ pulled
-    way = keeping @ torch.linalg.solve(joint, PULL / len(ROWS) * pulled.T @ missing)
 
-    share = min(SHARES, key=lambda part: float(distance(start + part * way).abs().mean()))
-    assert removal.steps[0]["dose"] == share
-    torch.testing.assert_close(flat(removal.predictor), start + share * way, rtol=1e-6, atol=1e-8)
-    assert removal.steps[0]["distance"] == pytest.approx(
-        float(distance(flat(removal.predictor)).abs().mean()), rel=1e-9
+def test_a_model_that_knows_no_class_has_no_scale(trained, deletion_set, monkeypatch):
+    monkeypatch.setattr(module, "train", lambda *_, **__: None)
+    data = trained.dataset
+    dumb = copy.deepcopy(trained.initial)
+    for parameter in dumb.parameters():
+        parameter.data.zero_()
+    with pytest.raises(SolverError, match=r"no scale; raise puma\.reference_epochs"):
+        target_margins(
+            trained.predictor,
+            dumb,
+            data.train.without(deletion_set.rows),
+            data.train.subset(deletion_set.rows),
+            TRAINING,
+            models=1,
+            fraction=1.0,
+            epochs=1,
+            seed=0,
+            progress=False,
+        )
+
+
+def test_every_row_ends_at_its_target(trained, deletion_set):
+    data = trained.dataset
+    method = PUMA(training=TRAINING, budget=0.05, level_tolerance=1.0)
+    removal = method.remove(trained, deletion_set, progress=False)
+    removed = data.train.subset(deletion_set.rows)
+    found = removal.diagnostics
+    goal = target_margins(
+        trained.predictor,
+        trained.initial,
+        data.train.without(deletion_set.rows),
+        removed,
+        TRAINING,
+        models=1,
+        fraction=1.0,
+        epochs=60,
+        seed=0,
+        progress=False,
+    ).numpy()
+    before, after = (log_odds(each, removed) for each in (trained.predictor, removal.predictor))
+    assert np.abs(goal - before).mean() > 1, "there is something to forget"
+    assert found["level_distance_before"] == pytest.approx(np.abs(goal - before).mean(), rel=1e-3)
+    assert found["level_distance"] == pytest.approx(np.abs(goal - after).mean(), rel=1e-3)
+    assert found["level_distance"] <= 1
+    assert found["forgetting_incomplete"] == 0
+    assert found["level_reached"] == pytest.approx(
+        attack_auc(removal.predictor, removed, data.test), abs=1e-9
     )
-    if reweighting == "always":
-        moved = flat(removal.predictor) - start
-        assert abs(float(slope @ moved)) < 1e-6 * float(slope.norm() * moved.norm())
+    others = log_odds(removal.predictor, data.test)
+    assert found["level_reference"] == pytest.approx(
+        roc_auc_score([1] * 40 + [0] * len(others), np.concatenate([goal, others])), abs=1e-9
+    )
+    assert abs(found["level_reached"] - found["level_reference"]) <= 0.05
+    assert all(abs(step["drift"]) <= 0.05 for step in removal.steps)
+    assert removal.criterion_drift == pytest.approx(removal.steps[-1]["drift"], abs=1e-6)
+    assert removal.parameters["dose"] == sum(step["dose"] for step in removal.steps)
+    distances = [found["level_distance_before"], *(step["distance"] for step in removal.steps)]
+    assert distances == sorted(distances, reverse=True)
 
 
-def test_weights_beyond_their_bound_are_cut(problem, monkeypatch):
-    """The way then leaves C changed to first order, rather than a row up-weighted too far."""
-    train = problem.dataset.train
-    goal = torch.full((len(ROWS),), -3.0, dtype=torch.float64)
-    monkeypatch.setattr(level_module, "reference_margins", lambda *_, **__: goal)
-    request = DeletionSet.of(train.subject_ids[ROWS.numpy()].tolist(), problem.dataset)
+def test_reports_when_the_budget_forbids_it(trained, deletion_set):
+    removal = PUMA(training=TRAINING, budget=1e-5, repair=False).remove(
+        trained, deletion_set, progress=False
+    )
+    assert removal.diagnostics["forgetting_incomplete"] == 1
+    assert abs(removal.criterion_drift) <= 1e-5 * 1.01
+    assert removal.diagnostics["level_distance"] > 0.5
 
-    def moved(max_weight: float) -> Tensor:
-        removal = PUMA(
-            training=TrainingSettings(weight_decay=WEIGHT_DECAY),
-            solver="dense",
-            damping=DAMPING,
-            budget=1e6,
-            max_weight=max_weight,
-            steps=1,
-        ).remove(problem.trained, request, progress=False)
-        return (flat(removal.predictor) - flat(problem.trained.predictor)) / removal.steps[0][
-            "dose"
-        ]
 
-    retained = train.without(ROWS)
-    slope = per_example_gradients(problem.trained.predictor, retained).mean(0)
-    assert abs(float(slope @ moved(1e-4))) > 100 * abs(float(slope @ moved(1e6)))
+def test_repairing_wins_budget_back(trained, deletion_set):
+    settings = {"training": TRAINING, "budget": 1e-5, "steps": 6}
+    removal = PUMA(**settings).remove(trained, deletion_set, progress=False)
+    repaired = [step["repaired"] for step in removal.steps]
+    assert repaired[0] == 0
+    assert max(repaired) > 0
+    without = PUMA(**settings, repair=False).remove(trained, deletion_set, progress=False)
+    assert removal.diagnostics["level_distance"] < without.diagnostics["level_distance"]
+
+
+def test_rows_at_their_targets_get_a_first_order_step(trained, deletion_set, monkeypatch):
+    def already(predictor, *others, **_):
+        return margins_of(predictor, others[2])  # the marked rows
+
+    monkeypatch.setattr(target_margin_step, "target_margins", already)
+    removal = PUMA(training=TRAINING, budget=1e6).remove(trained, deletion_set, progress=False)
+    plain = PUMA(training=TRAINING, budget=1e6, max_dose=1.0, **ONE_STEP).remove(
+        trained, deletion_set, progress=False
+    )
+    torch.testing.assert_close(flat(removal.predictor), flat(plain.predictor))
+    assert [step["dose"] for step in removal.steps] == [1.0]
+
+
+@pytest.mark.parametrize("solver", ["lissa", "ekfac"])
+def test_solvers_without_target_margins_are_refused_by_name(trained, deletion_set, solver):
+    with pytest.raises(
+        SettingsError, match=f"{solver!r} cannot take.*choose one of cg, dense, woodbury"
+    ):
+        PUMA(training=TRAINING, solver=solver).remove(trained, deletion_set, progress=False)
+
+
+def test_a_step_that_is_lost_in_round_off_is_no_removal(trained, deletion_set):
+    with pytest.raises(SolverError, match="changes no weight"):
+        PUMA(training=TRAINING, damping=1e14).remove(trained, deletion_set, progress=False)
+
+
+def test_without_unseen_rows_there_is_nothing_to_compare_with(trained):
+    data = trained.dataset
+    mine = Examples.of(data.test.features, data.test.labels, ["0"] * len(data.test))
+    other = Dataset("noisy", data.train, mine, data.classes)
+    with pytest.raises(DeletionError, match="no unseen rows are left"):
+        PUMA(training=TRAINING).remove(
+            Trained(trained.predictor, other, trained.initial), DeletionSet.of(["0"], other)
+        )

@@ -10,8 +10,8 @@ from torch import Tensor
 from puma.influence import LinearOperator
 
 
-class Free:
-    """Q = I: no re-weighting, every step is its own."""
+class NoProjection:
+    """Q = I: without re-weighting, a step is taken as it is."""
 
     def __call__(self, vector: Tensor) -> Tensor:
         """(p,) Qx."""
@@ -22,55 +22,70 @@ class Free:
         return vector
 
     def bounded(self, vector: Tensor) -> Tensor:
-        """(p,) Qx as far as the bounds on λ allow."""
+        """(p,) Qx, as far as the bounds on λ allow."""
         return vector
 
 
 @dataclass(frozen=True)
-class Preserving(Free):
-    """Qx = x − u·(∇C·x)/(∇C·u): u takes back what x does to C, to first order.
+class CriterionProjection(NoProjection):
+    """Qx = x − u·(∇C·x)/(∇C·u): u takes back what the step x does to C, to first order.
 
-    gradient: ∇C (p,). made_up: u (p,), the retained rows' part of Eq. 11, of which ∇C·u must
-    not be 0. largest: the multiple of u at which a λ meets its bound.
+    Attributes:
+        gradient: ∇C (p,).
+        compensation: u (p,), the retained rows' part of Eq. 11; ∇C·u must not be 0.
+        largest: The multiple of u at which a λ meets its bound.
     """
 
     gradient: Tensor
-    made_up: Tensor
+    compensation: Tensor
     largest: float
 
     def __call__(self, vector: Tensor) -> Tensor:
-        return vector - self._share(vector) * self.made_up
+        """(p,) Qx."""
+        return vector - self._share(vector) * self.compensation
 
     def transposed(self, vector: Tensor) -> Tensor:
-        share = float(self.made_up @ vector) / float(self.gradient @ self.made_up)
+        """(p,) Qᵀx."""
+        along = float(self.gradient @ self.compensation)
+        share = float(self.compensation @ vector) / along
         return vector - share * self.gradient
 
     def bounded(self, vector: Tensor) -> Tensor:
+        """(p,) Qx, as far as the bounds on λ allow."""
         share = max(-self.largest, min(self.largest, self._share(vector)))
-        return vector - share * self.made_up
+        return vector - share * self.compensation
 
     def _share(self, vector: Tensor) -> float:
-        return float(self.gradient @ vector) / float(self.gradient @ self.made_up)
+        return float(self.gradient @ vector) / float(self.gradient @ self.compensation)
 
 
 @dataclass(frozen=True)
-class Joint:
-    """H + pull·QᵀMQ: H ``curvature``, M that of the marked rows' ``margins``, Q ``kept``."""
+class StepOperator:
+    """H + pull·QᵀMQ, the matrix of the linear system that a target margin step solves.
+
+    Attributes:
+        curvature: H of the retained rows.
+        margins: M, the marked rows' mean of ∇m∇mᵀ.
+        projection: Q.
+        pull: Weight of the margins, nats per squared logit.
+    """
 
     curvature: LinearOperator
     margins: LinearOperator
-    kept: Free
+    projection: NoProjection
     pull: float
 
     @property
     def size(self) -> int:
+        """Number p of rows and columns."""
         return self.curvature.size
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the vectors that it is multiplied by."""
         return self.curvature.dtype
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """(p,) the matrix times ``vector`` (p,)."""
-        pulled = self.kept.transposed(self.margins @ self.kept(vector))
+        pulled = self.projection.transposed(self.margins @ self.projection(vector))
         return self.curvature @ vector + self.pull * pulled

@@ -1,105 +1,97 @@
-"""The paper's step, Eqs. 9 to 11, with a measured dose."""
+"""The paper's step, Eqs. 9 to 11, with a measured step size."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from puma.influence import (
     FlatModel,
-    Shifted,
     Solution,
     directional_derivatives,
     reweight,
     weighted_gradient,
 )
-from puma.removal.puma.line_search import largest_dose
-from puma.removal.puma.step import Stepper
+from puma.removal.puma.line_search import largest_step_size
+from puma.removal.puma.stepper import Stepper
 
-TEXTBOOK = 1.0  # the dose of first-order influence removal
-
-
-@dataclass(frozen=True)
-class Direction:
-    """A step of dose 1: ``vector`` (p,), its first-order change of C, how it was solved."""
-
-    vector: Tensor
-    slope: float
-    reweighted: bool
-    iterations: int
-    residual: float
+FIRST_ORDER = 1.0  # the dose of first-order influence removal
 
 
-class TextbookStepper(Stepper):
-    """Pushes every marked row alike, as far as the budget or ``max_dose`` allows."""
+class FirstOrderStepper(Stepper):
+    """Moves every marked row alike, as far as the budget or ``max_dose`` allows."""
 
     def move(self, *, first: bool) -> dict[str, float]:  # noqa: ARG002
-        return textbook_step(self, self.method.max_dose)
+        """Take a step of the largest allowed size."""
+        return first_order_step(self, self.settings.max_dose)
 
 
-def textbook_step(run: Stepper, max_dose: float) -> dict[str, float]:
-    """Take the offered step that forgets most; of two that forget alike, the smaller drift."""
+def first_order_step(run: Stepper, max_dose: float) -> dict[str, float]:
+    """Take the step of Eq. 11, of the largest size that the budget allows, up to ``max_dose``.
+
+    Returns:
+        Its numbers: ``dose``, ``dose_capped``, ``drift`` (nats), ``predicted_change`` (of C, to
+        first order), ``removed_loss``, and how it was solved.
+    """
     flat = FlatModel(run.model)
-    curvature, gradient = run.curvature(flat), run.criterion.gradient(flat)
-    best: tuple[tuple[float, float], dict[str, float], Tensor] | None = None
-    for reweighted in run.reweighted:
-        direction = _direction(run, flat, curvature, gradient, reweighted=reweighted)
+    direction, slope, solutions = _direction(run, flat)
 
-        def allowed(dose: float, direction: Direction = direction) -> bool:
-            return run.affordable(flat, flat.vector + dose * direction.vector)
+    def allowed(size: float) -> bool:
+        return run.affordable(flat, flat.vector + size * direction)
 
-        dose = largest_dose(allowed, max_dose=max_dose, precision=run.method.dose_precision)
-        vector = flat.vector + dose.dose * direction.vector
-        drift, removed_loss = run.drift(flat, vector), run.removed_loss(flat.module(vector))
-        told = {
-            "dose": dose.dose,
-            "dose_capped": float(dose.capped),
-            "reweighted": float(direction.reweighted),
-            "predicted_change": dose.dose * direction.slope,
-            "drift": drift,
-            "removed_loss": removed_loss,
-            "iterations": float(direction.iterations),
-            "residual": direction.residual,
-        }
-        merit = (removed_loss, -abs(drift))
-        if best is None or merit > best[0]:
-            best = (merit, told, vector)
-    assert best is not None
-    run.model = flat.module(best[2])
-    return best[1]
+    size, capped = largest_step_size(allowed, limit=max_dose)
+    vector = flat.vector + size * direction
+    run.model = flat.module(vector)
+    return {
+        "dose": size,
+        "dose_capped": float(capped),
+        "reweighted": float(run.reweighted),
+        "predicted_change": size * slope,
+        "drift": run.drift(flat, vector),
+        "removed_loss": run.removed_loss(),
+        **how_solved(solutions),
+    }
 
 
-def compensation(run: Stepper, flat: FlatModel, preserved: Solution) -> Tensor:
-    """(n,) −λ on the retained rows and 0 on the marked: what offsets Σψ of the marked (Eq. 10)."""
+def how_solved(solutions: list[Solution]) -> dict[str, float]:
+    """Sum the iterations of several solves, and find their largest relative residual."""
+    return {
+        "iterations": float(sum(each.iterations for each in solutions)),
+        "residual": max(each.residual for each in solutions),
+    }
+
+
+def compensation_weights(run: Stepper, flat: FlatModel, preserved: Solution) -> Tensor:
+    """Solve Eq. 10 for λ, which makes the retained rows offset Σψ of the marked rows.
+
+    Args:
+        run: The removal under way.
+        flat: Its model.
+        preserved: H⁻¹∇C (Eq. 9).
+
+    Returns:
+        (n,) −λ on the retained rows and 0 on the marked.
+    """
     scores = directional_derivatives(flat, run.train, preserved.value)
     weights = torch.zeros(len(run.train), dtype=flat.dtype)
     weights[~run.marked] = -reweight(
         scores[~run.marked],
         float(scores[run.marked].sum()),
-        l1=run.method.l1,
-        l2=run.method.l2,
-        bounds=(-run.method.max_weight, run.method.max_weight),
+        l1=run.settings.l1,
+        l2=run.settings.l2,
+        bounds=(-run.settings.max_weight, run.settings.max_weight),
     )
     return weights
 
 
-def _direction(
-    run: Stepper, flat: FlatModel, curvature: Shifted, gradient: Tensor, *, reweighted: bool
-) -> Direction:
-    """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), ``gradient`` ∇C; λ = 0 if not asked for."""
+def _direction(run: Stepper, flat: FlatModel) -> tuple[Tensor, float, list[Solution]]:
+    """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), its first-order change of C, the solves."""
+    curvature, gradient = run.curvature(flat), run.criterion.gradient(flat)
     weights, solutions = run.marked.to(flat.dtype), []
-    if reweighted:
+    if run.reweighted:
         preserved = run.solver().solve(curvature, gradient)
-        weights = weights + compensation(run, flat, preserved)
+        weights = weights + compensation_weights(run, flat, preserved)
         solutions.append(preserved)
     solved = run.solver().solve(curvature, weighted_gradient(flat, run.train, weights))
-    solutions.append(solved)
-    return Direction(
-        vector=solved.value / len(run.train),
-        slope=float(gradient @ solved.value) / len(run.train),
-        reweighted=reweighted,
-        iterations=sum(each.iterations for each in solutions),
-        residual=max(each.residual for each in solutions),
-    )
+    n = len(run.train)
+    return solved.value / n, float(gradient @ solved.value) / n, [*solutions, solved]

@@ -3,51 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from puma.errors import SettingsError
 
 SMALLEST = 1e-6
 
 
-@dataclass(frozen=True)
-class Dose:
-    """``dose`` is the largest that was found to be allowed; ``capped``: the limit stopped it."""
+class StepSize(NamedTuple):
+    """A step size.
 
-    dose: float
+    Attributes:
+        value: The largest that was found to be allowed.
+        capped: Whether the limit stopped the search.
+    """
+
+    value: float
     capped: bool
-    evaluations: int
 
 
-def largest_dose(
+def largest_step_size(
     allowed: Callable[[float], bool],
     *,
-    max_dose: float,
+    limit: float,
     start: float = 1.0,
     precision: float = 0.02,
-) -> Dose:
-    """The end of the first interval from 0 on which every dose is allowed, from below.
+) -> StepSize:
+    """Find the end of the first interval from 0 on which every step size is allowed, from below.
 
-    The dose grows by doubling from ``start`` until it is not allowed, then bisects: the answer
-    is allowed, and a dose ``precision`` (relative) larger is not. What is forbidden and allowed
-    again within one doubling is not noticed. The dose is 0 when none above 1e-6·start is
-    allowed. Raises SettingsError when max_dose is not positive.
+    The step size doubles from ``start`` until it is not allowed, then bisects: the result is
+    allowed, and one that is larger by ``precision`` (relative) is not. What is forbidden and
+    allowed again within one doubling is not noticed.
+
+    Returns:
+        The step size; 0 when none above 1e-6·start is allowed.
+
+    Raises:
+        SettingsError: ``limit`` is not positive.
     """
-    if not max_dose > 0:
-        raise SettingsError(f"max_dose must be > 0, got {max_dose}")
-    evaluations = 1
-    low, high = 0.0, min(start, max_dose)
+    if not limit > 0:
+        raise SettingsError(f"max_dose must be > 0, got {limit}")
+    low, high = 0.0, min(start, limit)
     while allowed(high):
         low = high
-        if high == max_dose:
-            return Dose(low, capped=True, evaluations=evaluations)
-        high = min(2 * high, max_dose)
-        evaluations += 1
-    while high - low > precision * low and high > SMALLEST * min(start, max_dose):
+        if high == limit:
+            return StepSize(low, capped=True)
+        high = min(2 * high, limit)
+    while high - low > precision * low and high > SMALLEST * min(start, limit):
         middle = (low + high) / 2
-        evaluations += 1
         if allowed(middle):
             low = middle
         else:
             high = middle
-    return Dose(low, capped=False, evaluations=evaluations)
+    return StepSize(low, capped=False)

@@ -6,17 +6,17 @@ from tqdm import tqdm
 
 from puma.errors import SolverError
 from puma.removal.base import Patch, RemovalMethod, Trained
-from puma.removal.puma.first_order_step import TextbookStepper
-from puma.removal.puma.step import Stepper
-from puma.removal.puma.target_margin_step import LevelStepper
+from puma.removal.puma.first_order_step import FirstOrderStepper
+from puma.removal.puma.stepper import Stepper
+from puma.removal.puma.target_margin_step import TargetMarginStepper
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PumaSettings
 
-ONE_STEP = {"steps": 1, "reference_models": 0, "reweighting": "always"}
+ONE_STEP = {"steps": 1, "reference_models": 0}
 
 
 class PUMA(PumaSettings, RemovalMethod):
-    """Performance Unchanged Model Augmentation (Algorithm 1) with measured doses.
+    """Performance Unchanged Model Augmentation (Algorithm 1) with measured step sizes.
 
     The criterion C is the mean cross-entropy of the retained rows. The curvature H is the
     Gauss-Newton matrix of the retained rows plus ``damping`` and the training's weight decay:
@@ -28,63 +28,65 @@ class PUMA(PumaSettings, RemovalMethod):
 
     Without reference models (``PUMA(**ONE_STEP)``) the step is the paper's (Eq. 11):
     θ(τ) = θ + (τ/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L), with the largest dose τ up to ``max_dose``
-    for which |C(θ(τ)) − C(original)| ≤ ``budget`` (Eq. 2), by line search. τ = 1 is the textbook
-    first-order removal; the paper's η on sums is τ/n. See :mod:`.first_order_step`.
+    for which |C(θ(τ)) − C(original)| ≤ ``budget`` (Eq. 2), by line search. τ = 1 is first-order
+    influence removal; the paper's η on sums is τ/n. See :mod:`.first_order_step`.
 
-    With reference models every marked row has a dose of its own, which takes it to its level:
-    where models that never saw the marked rows put it (:mod:`.target_margins`). One dose
-    for all, as in Eq. 11, can at best be right on average: some rows then stay known and others
-    are pushed past retraining, and an audit tells either. λ lets the retained rows make up for
-    it, and the budget bounds what the result costs. See :mod:`.target_margin_step`. Where no step
-    comes nearer from the start, one of at most the textbook's dose is taken all the same.
+    With reference models every marked row is taken to a target margin of its own: where models
+    that never saw the marked rows put it (:mod:`.target_margins`). One step size for all, as in
+    Eq. 11, can at best be right on average: some rows are still known afterwards and others are
+    pushed past retraining, and an audit finds both. λ lets the retained rows make up for it, and
+    the budget bounds what the result costs. See :mod:`.target_margin_step`. Where no step comes
+    nearer to the targets from the start, a first-order step of a dose of at most 1 is taken.
 
     Algorithm 1's last loop runs over the marked rows while λ belongs to the up-weighted ones;
     only the latter agrees with Eq. 11 and is what is computed here.
 
-    damping: added to every eigenvalue of the curvature; larger is stabler and more local.
-    budget: largest allowed change of C, in nats.
-    steps: how many at most.
-    max_dose: of the textbook's step alone.
-    repair: before every further step, lower C back towards the original by a step on the
-        retained rows alone, so that the budget allows more.
-    reweighting: 'both' tries λ and λ = 0 and keeps what comes nearer to the level or, without
-        one, forgets more; 'always', 'never'.
-    l1, l2: penalties on λ. max_weight: bound on every |λ|.
-    reference_models, reference_fraction, reference_epochs: how many models tell the level, on
-        which share of the retained rows, for which share of the training's epochs.
-    level_tolerance: how near to the level is near enough, as a mean distance of logit margins;
-        reference models differ from each other by more than 1.
-    solver: a short name of :data:`puma.influence.SOLVERS`; with a level cg, dense, or woodbury,
-        which is then a preconditioner. tolerance, max_iterations: of the conjugate gradients,
-        relative residual. rows: of woodbury's Gauss-Newton factor.
-    curvature_sample, criterion_sample: so many retained rows, drawn with ``seed``, stand for all
-        in H and in C, and so many marked rows are taken to their level; for data where a pass
-        over all rows takes as long as the removal may.
-    dose_precision: relative, of the textbook's step.
+    ``remove`` raises SolverError when a solve fails, or when no weight would change;
+    DeletionError when no test row is left to compare with; SettingsError for a solver that
+    cannot take rows to a target margin each.
 
-    Raises SolverError when a solve fails, or when no weight would change; DeletionError when
-    no test row is left to compare with; SettingsError for a solver that cannot take rows to a
-    level each.
+    Its diagnostics: ``level_distance`` and ``level_distance_before`` are the mean absolute
+    distances from the target margins, in logits. ``forgetting_incomplete`` is 1 when the margins
+    are, on average, still above their targets by more than ``level_tolerance``.
+    ``level_reached`` and ``level_reference`` are AUCs of the margins reached and of the targets
+    against those of unseen rows, as ``attack_auc``.
 
-    Diagnostics: ``level_distance`` and ``level_distance_before``, mean absolute distances in
-    logits; ``forgetting_incomplete`` is 1 when the rows are, on average, still surer than their
-    level by more than ``level_tolerance``; ``level_reached`` and ``level_reference`` are AUCs, as
-    ``attack_auc``.
+    Attributes:
+        damping: Added to every eigenvalue of the curvature; larger is stabler and more local.
+        budget: Largest allowed change of C, in nats.
+        steps: How many at most.
+        max_dose: Largest step size of a first-order step.
+        repair: Before every further step, lower C back towards the original by a step on the
+            retained rows alone, so that the budget allows more.
+        reweighting: "always" uses λ; "never" is λ = 0.
+        l1: Penalty on |λ|.
+        l2: Penalty on λ².
+        max_weight: Bound on every |λ|.
+        reference_models: How many models the target margins are estimated with.
+        reference_fraction: Share of the retained rows that each is trained on.
+        reference_epochs: Share of the training's epochs that each is trained for.
+        level_tolerance: How near to the targets is near enough, as a mean distance of margins in
+            logits; reference models differ from each other by more than 1.
+        solver: A short name of :data:`puma.influence.SOLVERS`; with reference models cg, dense,
+            or woodbury, which is then a preconditioner.
+        tolerance: Relative residual at which the conjugate gradients stop.
+        max_iterations: Of the conjugate gradients.
+        rows: Of woodbury's Gauss-Newton factor.
+        curvature_sample: So many retained rows, drawn with ``seed``, stand for all in H; for
+            data where a pass over all rows takes as long as the removal may.
+        criterion_sample: So many stand for all in C, and so many marked rows are taken to their
+            targets.
     """
 
     method = "puma"
 
     @property
     def idempotent(self) -> bool:
-        """With a level. The textbook's step would push rows that are gone further."""
+        """True with target margins; first-order steps would push removed rows further."""
         return self.reference_models > 0
 
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
-        run: Stepper
-        if self.reference_models:
-            run = LevelStepper(self, trained, deletion_set, progress=progress)
-        else:
-            run = TextbookStepper(self, trained, deletion_set)
+        run = self._stepper(trained, deletion_set, progress=progress)
         steps: list[dict[str, float]] = []
         label = f"puma without {len(deletion_set)} rows"
         with tqdm(total=self.steps, desc=label, unit="step", disable=not progress) as bar:
@@ -103,14 +105,7 @@ class PUMA(PumaSettings, RemovalMethod):
             )
         return Patch(
             run.model,
-            parameters={
-                "dose": sum(step["dose"] for step in steps),
-                "damping": self.damping,
-                "budget": self.budget,
-                "solver": self.solver,
-                "reweighting": self.reweighting,
-                "reference_models": self.reference_models,
-            },
+            outcomes={"dose": sum(step["dose"] for step in steps)},
             diagnostics={
                 "steps": float(len(steps)),
                 "solver_iterations": sum(step["iterations"] for step in steps),
@@ -118,4 +113,13 @@ class PUMA(PumaSettings, RemovalMethod):
                 **run.outcome(),
             },
             steps=tuple(steps),
+        )
+
+    def _stepper(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Stepper:
+        if not self.reference_models:
+            return FirstOrderStepper(
+                self, trained, deletion_set, training=self.training, seed=self.seed
+            )
+        return TargetMarginStepper(
+            self, trained, deletion_set, training=self.training, seed=self.seed, progress=progress
         )

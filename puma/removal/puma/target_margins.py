@@ -1,8 +1,8 @@
-"""Where rows stand in a model that never saw them: the level at which forgetting should stop.
+"""Where the marked rows would be in a model that never saw them: where forgetting should stop.
 
 Rows that no model was trained on are no measure of it when their look-alikes were trained on,
 and zero is none either: a retrained model often finds a whole removed group HARDER than unseen
-rows. The level is therefore estimated, row by row, by small models of the retained rows alone.
+rows. The margins are therefore estimated, row by row, by small models of the retained rows alone.
 """
 
 from __future__ import annotations
@@ -14,33 +14,16 @@ from torch import Tensor, nn
 
 from puma.data.base import Examples
 from puma.errors import SolverError
-from puma.models import predictions
+from puma.models.predictions import margins_of
 from puma.models.training import train
 from puma.settings import TrainingSettings
 
 
-def margins(model: nn.Module, examples: Examples) -> Tensor:
-    """(n,) float64 logit margins of the labels; see :func:`puma.models.predictions.margins`."""
-    logits = predictions.logits(model, examples.features).double()
-    return predictions.margins(logits, examples.labels)
-
-
-def ranks_among(values: Tensor, unseen: Tensor) -> Tensor:
-    """(n,) share of the ``unseen`` margins above each of ``values``, ties counted half.
-
-    0: surer than of every unseen row, as of a memorised one; 1: less sure than of any. One
-    minus the mean is the AUC of the loss attack on those rows against the unseen ones.
-    """
-    others = unseen.sort().values
-    below = torch.searchsorted(others, values) + torch.searchsorted(others, values, right=True)
-    return 1 - below.double() / (2 * len(others))
-
-
-def reference_margins(
+def target_margins(
     predictor: nn.Module,
     initial: nn.Module,
-    retained: Examples,
-    marked: Examples,
+    retain_set: Examples,
+    forget_set: Examples,
     training: TrainingSettings,
     *,
     models: int,
@@ -49,37 +32,52 @@ def reference_margins(
     seed: int,
     progress: bool = True,
 ) -> Tensor:
-    """(m,) expected margins of the ``marked`` rows, were ``predictor`` trained without them.
+    """Estimate the margins of the ``forget_set``, were ``predictor`` trained without it.
 
-    The mean over ``models`` reference models, each trained from ``initial`` for ``epochs`` on
-    a seeded random ``fraction`` of the ``retained`` rows. Together they cost about
-    models·fraction·epochs/training.epochs of one retraining. They were trained less than
-    ``predictor`` and are less sure of everything, so each one's margins are scaled by the ratio
-    of the two models' median absolute margins of the ``retained`` rows.
+    They are the mean over reference models. These were trained less than ``predictor`` and are
+    less sure of everything, so each one's margins are scaled by the ratio of the two models'
+    median absolute margins of the ``retain_set``. Together they cost about
+    models·fraction·epochs/training.epochs of one retraining.
 
-    Raises SolverError when a reference model says the same of every class, which leaves no scale.
+    Args:
+        predictor: The model that has seen all rows.
+        initial: Where each reference model starts.
+        retain_set: The rows that stay.
+        forget_set: The m rows whose margins are wanted.
+        training: The optimiser's settings.
+        models: Number of reference models.
+        fraction: Share of the ``retain_set`` that each is trained on, drawn with ``seed``.
+        epochs: Of each of them.
+        seed: Of the draws and the trainings.
+        progress: Whether to show progress bars.
+
+    Returns:
+        (m,) float64 margins, in logits.
+
+    Raises:
+        SolverError: A reference model gives most retained rows margins of 0: there is no scale.
     """
     generator = torch.Generator().manual_seed(seed)
     settings = training.model_copy(update={"epochs": epochs})
-    sureness = margins(predictor, retained).abs().median()
-    total = torch.zeros(len(marked), dtype=torch.float64)
+    usual = margins_of(predictor, retain_set).abs().median()
+    total = torch.zeros(len(forget_set), dtype=torch.float64)
     for number in range(models):
-        rows = torch.randperm(len(retained), generator=generator)
-        rows = rows[: max(1, round(fraction * len(retained)))]
+        rows = torch.randperm(len(retain_set), generator=generator)
+        rows = rows[: max(1, round(fraction * len(retain_set)))]
         model = copy.deepcopy(initial)
         train(
             model,
-            retained.subset(rows),
+            retain_set.subset(rows),
             settings,
             seed=int(torch.randint(2**31, (), generator=generator)),
             label=f"reference {number + 1}/{models}",
             progress=progress,
         )
-        scale = margins(model, retained).abs().median()
+        scale = margins_of(model, retain_set).abs().median()
         if scale == 0:
             raise SolverError(
                 "a reference model cannot tell the classes of most retained rows at all, so that "
                 "its margins have no scale; raise puma.reference_epochs"
             )
-        total += margins(model, marked) * sureness / scale
+        total += margins_of(model, forget_set) * usual / scale
     return total / models

@@ -46,11 +46,11 @@ def test_equals_equation_11(problem, up_sample):
         q = psi[kept]
         expected = psi[rows].sum() * q / (q @ q + 1e-6)
         torch.testing.assert_close(weights, expected @ gradients[kept], rtol=1e-3, atol=1e-4)
-        assert removal.parameters["up_sample"] == 370
+        assert removal.diagnostics["up_sampled_rows"] == 370
     else:
         # Whatever the sample is, its weighted psi offsets that of the marked rows.
         offset = weights @ inverse @ gradients.mean(0)
         assert offset.item() == pytest.approx(psi[rows].sum().item(), rel=1e-2)
-        assert removal.parameters["up_sample"] == 50
+        assert removal.diagnostics["up_sampled_rows"] == 50
         assert removal.diagnostics["reweighted_rows"] <= 50
     assert removal.parameters["dose"] == pytest.approx(0.02 * 400)

@@ -69,15 +69,9 @@ class PaperPUMA(PumaPaperSettings, RemovalMethod):
         step = solver.solve(operator, weighted_gradient(flat, train, weights))
         return Patch(
             flat.module(flat.vector + self.eta * step.value),
-            parameters={
-                "eta": self.eta,
-                "dose": self.eta * len(train),
-                "damping": self.damping,
-                "solver": "lissa",
-                "reweighter": self.reweighter,
-                "up_sample": len(up),
-            },
+            outcomes={"dose": self.eta * len(train), "solver": "lissa"},
             diagnostics={
+                "up_sampled_rows": float(len(up)),
                 "solver_iterations": float(preserved.iterations + step.iterations),
                 "solver_residual": max(preserved.residual, step.residual),
                 "reweighted_rows": float((weights[up] != 0).sum()),

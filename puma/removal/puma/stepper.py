@@ -1,0 +1,150 @@
+"""What the steps of one PUMA removal share: its data, its curvature, its budget, its repair."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from puma.influence import (
+    ConjugateGradients,
+    FlatModel,
+    GaussNewton,
+    GaussNewtonRows,
+    LinearOperator,
+    MeanLoss,
+    Shifted,
+    Solver,
+    resolve_solver,
+    sampled,
+)
+from puma.models import predictions
+from puma.removal.base import Trained
+from puma.removal.puma.line_search import largest_step_size
+from puma.requests.deletion_set import DeletionSet
+from puma.settings import PumaSettings, TrainingSettings
+
+
+class Stepper(ABC):
+    """One removal under way: the data it needs, and the model so far.
+
+    Attributes:
+        settings: PUMA's.
+        training: How the original was trained.
+        seed: Of every sample that is drawn.
+        model: The model after the steps so far.
+        train: All training rows. marked: (n,) mask of those to remove.
+        retain_set: The rows that stay.
+        forget_sample: The rows to remove that the steps look at, all or a sample.
+        criterion: C, the mean loss of the retained rows or of a sample.
+        finished: Whether another step is pointless.
+    """
+
+    def __init__(
+        self,
+        settings: PumaSettings,
+        trained: Trained,
+        deletion_set: DeletionSet,
+        *,
+        training: TrainingSettings,
+        seed: int,
+    ) -> None:
+        self.settings, self.training, self.seed = settings, training, seed
+        self.model: nn.Module = trained.predictor
+        self.train = trained.dataset.train
+        self.marked = torch.zeros(len(self.train), dtype=torch.bool)
+        self.marked[deletion_set.rows] = True
+        self.retain_set = self.train.subset(~self.marked)
+        measured, self.forget_sample = self.retain_set, self.train.subset(self.marked)
+        if (rows := settings.criterion_sample) is not None:
+            measured = sampled(measured, rows, seed=seed + 1)
+            self.forget_sample = sampled(self.forget_sample, rows, seed=seed + 1)
+        self.criterion = MeanLoss(measured)
+        flat = FlatModel(self.model)
+        self._origin = flat.vector
+        self._before = self.criterion.value(flat, flat.vector)
+        self.finished = False
+
+    def step(self, *, first: bool) -> dict[str, float]:
+        """Repair, take a step, and return its numbers; a ``dose`` of 0 means that none was taken.
+
+        Args:
+            first: Whether it is the first step of the removal, before which nothing is to repair.
+        """
+        repaired = 0.0 if first or not self.settings.repair else self._repair()
+        return self.move(first=first) | {"repaired": repaired}
+
+    @abstractmethod
+    def move(self, *, first: bool) -> dict[str, float]:
+        """Take the step itself, set ``finished`` after the last one, and return its numbers."""
+
+    def outcome(self) -> Mapping[str, float]:
+        """Return the diagnostics of where the removal ended."""
+        return {}
+
+    def unchanged(self) -> bool:
+        """Return whether the weights are still the original's, to the last bit."""
+        return torch.equal(FlatModel(self.model).vector, self._origin)
+
+    def drift(self, flat: FlatModel, vector: torch.Tensor) -> float:
+        """C at ``vector`` minus C of the original, in nats."""
+        return self.criterion.value(flat, vector) - self._before
+
+    def affordable(self, flat: FlatModel, vector: torch.Tensor) -> bool:
+        """Return whether |drift| at ``vector`` keeps the budget (Eq. 2)."""
+        return abs(self.drift(flat, vector)) <= self.settings.budget  # False also for NaN
+
+    @property
+    def reweighted(self) -> bool:
+        """Whether λ (Eq. 10) is used."""
+        return self.settings.reweighting == "always"
+
+    def removed_loss(self) -> float:
+        """Mean cross-entropy of the rows to remove, or of the sample of them, in nats."""
+        return predictions.losses(self.model, self.forget_sample).mean().item()
+
+    def _repair(self) -> float:
+        """Win budget back: a Newton step on C alone; returns by how much C fell (nats).
+
+        The removed rows have no part in it. It is what Eq. 11 does without marked rows and
+        with one λ for every retained row. The largest share of it that lowers C and keeps the
+        budget is taken; where the earlier steps did not raise C, none is.
+        """
+        flat = FlatModel(self.model)
+        start = self.criterion.value(flat, flat.vector)
+        if start <= self._before:
+            return 0.0
+        solved = self.solver().solve(self.curvature(flat), self.criterion.gradient(flat))
+
+        def value(share: float) -> float:
+            return self.criterion.value(flat, flat.vector - share * solved.value)
+
+        def allowed(share: float) -> bool:
+            reached = value(share)
+            return reached < start and abs(reached - self._before) <= self.settings.budget
+
+        share = largest_step_size(allowed, limit=1.0, precision=0.1).value
+        self.model = flat.module(flat.vector - share * solved.value)
+        return start - value(share)
+
+    def solver(self) -> Solver:
+        """Return the solver of linear systems with the curvature alone."""
+        if self.settings.solver == "cg":
+            return ConjugateGradients(
+                tolerance=self.settings.tolerance, max_iterations=self.settings.max_iterations
+            )
+        return resolve_solver(self.settings.solver)
+
+    def curvature(self, flat: FlatModel) -> Shifted:
+        """H of the retained rows, with damping and the training's weight decay."""
+        settings, examples = self.settings, self.retain_set
+        if settings.curvature_sample is not None:
+            examples = sampled(examples, settings.curvature_sample, seed=self.seed)
+        matrix: LinearOperator
+        if settings.solver == "woodbury":
+            matrix = GaussNewtonRows(flat, examples, rows=settings.rows, seed=self.seed)
+        else:
+            matrix = GaussNewton(flat, examples)
+        return Shifted(matrix, settings.damping + self.training.weight_decay)

@@ -1,0 +1,144 @@
+"""What every removal method has in common, method by method."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from puma.data import Dataset, Examples
+from puma.errors import SettingsError
+from puma.influence.criteria import MeanLoss
+from puma.influence.flat import FlatModel
+from puma.models import mlp
+from puma.removal import METHODS, PUMA, RemovalMethod, Retrain, Trained, build_method
+from puma.removal.base import Patch
+from puma.requests.deletion_set import DeletionSet
+from puma.settings import Settings, TrainingSettings
+from tests.removal.conftest import blobs
+
+TRAINING = TrainingSettings(epochs=2, batch_size=16)
+CHANGED: dict[str, dict[str, Any]] = {
+    "amnesiac": {"repair_epochs": 1, "max_bytes": 10**6},
+    "puma": {
+        "damping": 0.07,
+        "budget": 1e-7 * 3e5,
+        "steps": 2,
+        "repair": False,
+        "reweighting": "never",
+        "reference_epochs": 1 / 3,
+        "level_tolerance": 1e-5,
+        "l1": 1e-9,
+        "solver": "dense",
+        "curvature_sample": 50,
+    },
+    "puma_paper": {
+        "curvature": "gauss_newton",
+        "steps": 30,
+        "up_sample": 17,
+        "reweighter": "exact",
+    },
+    "retrain": {"schedule": "equal_steps"},
+    "sisa": {"shards": 2, "slices": 3, "assignment": "ordered", "vote": "majority"},
+}
+OUTCOMES = {
+    "amnesiac": {"batches_subtracted", "batches_recorded"},
+    "puma": {"dose"},
+    "puma_paper": {"dose", "solver"},
+    "retrain": {"epochs", "steps"},
+    "sisa": {"epochs_per_slice", "steps"},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return Dataset("blobs", blobs(100, seed=0), blobs(20, seed=1), ("a", "b"))
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return mlp(3, 2, (8,)).double()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_recorded_parameters_build_the_method_again(dataset, model, name):
+    method = METHODS[name](training=TRAINING, **CHANGED[name])
+    found = method.remove(
+        method.fit(model, dataset, progress=False),
+        DeletionSet.of(["3", "40"], dataset),
+        progress=False,
+    )
+    own = set(METHODS[name].model_fields) - {"training", "seed"}
+    # A registry keeps every parameter as a text.
+    stored = {key: yaml.safe_load(str(found.parameters[key])) for key in own}
+    assert METHODS[found.method](training=TRAINING, **stored) == method
+    assert set(found.parameters) - own == OUTCOMES[name]
+    assert all(type(value) in (str, int, float) for value in found.parameters.values())
+
+
+class Nothing(RemovalMethod):
+    """Removes nothing, and counts what is asked of it."""
+
+    method = "nothing"
+    layers: tuple[int, ...] = (4, 2)
+    calls: ClassVar[list[str]] = []
+
+    def _train(self, predictor: nn.Module, *args: Any, **options: Any) -> Any:
+        self.calls.append("train")
+        return super()._train(predictor, *args, **options)
+
+    def _patch(self, trained: Trained, *_: Any, **__: Any) -> Patch:
+        self.calls.append("patch")
+        return Patch(trained.predictor)
+
+
+def test_fit_and_remove_do_nothing_else(dataset, model):
+    """No warm-up: one training, one removal, in the first call of a class as in any other."""
+    method = Nothing(training=TRAINING)
+    trained = method.fit(model, dataset, progress=False)
+    found = method.remove(trained, DeletionSet.of(["3"], dataset), progress=False)
+    assert method.calls == ["train", "patch"]
+    assert found.parameters["layers"] == "4-2"
+    assert found.criterion_drift == 0
+
+
+def test_a_method_without_settings_is_one_file_and_one_row(monkeypatch):
+    monkeypatch.setitem(METHODS, "nothing", Nothing)
+    assert build_method("nothing", Settings(seed=3)) == Nothing(seed=3)
+
+
+def test_methods_are_built_with_the_settings_of_their_name():
+    settings = Settings.model_validate(
+        {"seed": 7, "training": {"epochs": 2}, "puma": {"budget": 0.5}}
+    )
+    method = build_method("puma", settings)
+    assert isinstance(method, PUMA)
+    assert (method.budget, method.seed, method.training.epochs) == (0.5, 7, 2)
+    assert {name: kind.method for name, kind in METHODS.items()} == {name: name for name in METHODS}
+    with pytest.raises(SettingsError, match=r"unknown removal method 'sissa'.*puma"):
+        build_method("sissa", settings)
+
+
+def test_the_recorded_criterion_is_summed_in_double_precision():
+    def single(n, seed):
+        rows = blobs(n, seed=seed)
+        return Examples.of(rows.features.float(), rows.labels)
+
+    dataset = Dataset("blobs", single(901, 0), single(20, 1), ("a", "b"))
+    method = Retrain(training=TrainingSettings(epochs=1, batch_size=64))
+    trained = method.fit(mlp(3, 2, (8,)), dataset, progress=False)
+    removal = method.remove(trained, DeletionSet.of(["0"], dataset), progress=False)
+    retained = dataset.train.subset(torch.arange(1, 901))
+    for model, recorded in (
+        (trained.predictor, removal.criterion_before),
+        (removal.predictor, removal.criterion_after),
+    ):
+        flat_model = FlatModel(model)
+        measured = MeanLoss(retained).value(flat_model, flat_model.vector)
+        assert recorded == pytest.approx(measured, rel=1e-12)
+        assert recorded != float(np.float32(recorded))  # float32 would have rounded it

@@ -1,0 +1,112 @@
+"""The step to the target margins against the same computed with dense matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from puma.removal import PUMA
+from puma.removal.puma import target_margin_step
+from puma.removal.puma.target_margin_step import PULL, REACH, SHARES
+from puma.requests.deletion_set import DeletionSet
+from puma.settings import TrainingSettings
+from tests.oracles import dense_margin_gradients, per_example_gradients
+from tests.removal.conftest import WEIGHT_DECAY, flat
+
+ROWS = torch.arange(0, 60, 2)
+DAMPING = 0.05
+
+
+@pytest.mark.parametrize("reweighting", ["always", "never"])
+@pytest.mark.parametrize("solver", ["dense", "cg", "woodbury"])
+def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeypatch):
+    train, model = problem.dataset.train, problem.trained.predictor
+    removed = train.subset(ROWS)
+    generator = torch.Generator().manual_seed(3)
+    goal = 2 * torch.randn(len(ROWS), generator=generator, dtype=torch.float64) - 1
+    goal[0] = 50.0  # further than REACH
+    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: goal)
+    removal = PUMA(
+        training=TrainingSettings(weight_decay=WEIGHT_DECAY),
+        solver=solver,
+        reweighting=reweighting,
+        tolerance=1e-12,
+        damping=DAMPING,
+        budget=1e6,
+        max_weight=1e6,
+        l2=1e-12,
+        steps=1,
+    ).remove(
+        problem.trained,
+        DeletionSet.of(train.subject_ids[ROWS.numpy()].tolist(), problem.dataset),
+        progress=False,
+    )
+
+    kept = torch.ones(len(train), dtype=torch.bool)
+    kept[ROWS] = False
+    start, size = flat(model), flat(model).numel()
+
+    def logits(vector: Tensor, features: Tensor) -> Tensor:
+        return features @ vector[:6].view(2, 3).T + vector[6:]
+
+    def retained_loss(vector: Tensor) -> Tensor:
+        return cross_entropy(logits(vector, train.features[kept]), train.labels[kept])
+
+    def distance(vector: Tensor) -> Tensor:
+        p = logits(vector, removed.features).softmax(1).gather(1, removed.labels[:, None])[:, 0]
+        return goal - torch.log(p / (1 - p))
+
+    # For a linear model the Gauss-Newton matrix is the Hessian.
+    identity = torch.eye(size, dtype=torch.float64)
+    hessian = torch.autograd.functional.hessian(retained_loss, start)
+    hessian = hessian + (DAMPING + WEIGHT_DECAY) * identity
+    inverse = torch.linalg.inv(hessian)
+    jacobian, keeping = dense_margin_gradients(model, removed), identity
+    if reweighting == "always":
+        slope = torch.autograd.functional.jacobian(retained_loss, start)
+        each = per_example_gradients(model, train)
+        psi = each @ inverse @ slope
+        weights = psi[ROWS].sum() * psi[kept] / (psi[kept] @ psi[kept])
+        made_up = -inverse @ (weights @ each[kept]) / len(train)
+        keeping = identity - torch.outer(made_up, slope) / (slope @ made_up)
+    pulled = jacobian @ keeping
+    missing = distance(start).clamp(-REACH, REACH)
+    joint = hessian + PULL / len(ROWS) * pulled.T @ pulled
+    way = keeping @ torch.linalg.solve(joint, PULL / len(ROWS) * pulled.T @ missing)
+
+    share = min(SHARES, key=lambda part: float(distance(start + part * way).abs().mean()))
+    assert removal.steps[0]["dose"] == share
+    torch.testing.assert_close(flat(removal.predictor), start + share * way, rtol=1e-6, atol=1e-8)
+    assert removal.steps[0]["distance"] == pytest.approx(
+        float(distance(flat(removal.predictor)).abs().mean()), rel=1e-9
+    )
+    if reweighting == "always":
+        moved = flat(removal.predictor) - start
+        assert abs(float(slope @ moved)) < 1e-6 * float(slope.norm() * moved.norm())
+
+
+def test_weights_beyond_their_bound_are_cut(problem, monkeypatch):
+    """The way then leaves C changed to first order, rather than a row up-weighted too far."""
+    train = problem.dataset.train
+    goal = torch.full((len(ROWS),), -3.0, dtype=torch.float64)
+    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: goal)
+    request = DeletionSet.of(train.subject_ids[ROWS.numpy()].tolist(), problem.dataset)
+
+    def moved(max_weight: float) -> Tensor:
+        removal = PUMA(
+            training=TrainingSettings(weight_decay=WEIGHT_DECAY),
+            solver="dense",
+            damping=DAMPING,
+            budget=1e6,
+            max_weight=max_weight,
+            steps=1,
+        ).remove(problem.trained, request, progress=False)
+        return (flat(removal.predictor) - flat(problem.trained.predictor)) / removal.steps[0][
+            "dose"
+        ]
+
+    retained = train.without(ROWS)
+    slope = per_example_gradients(problem.trained.predictor, retained).mean(0)
+    assert abs(float(slope @ moved(1e-4))) > 100 * abs(float(slope @ moved(1e6)))
