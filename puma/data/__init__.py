@@ -1,4 +1,7 @@
-"""Datasets by name. A new source is one file and one row of this table."""
+"""Datasets by name: labelled rows, split, and who owns each of them.
+
+Every room above may import from here.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,23 @@ from puma.errors import DataError
 
 Source = Callable[[int, float, Path | str | None, bool], Dataset]
 
-# From (seed, test fraction, folder, download) to a dataset; a source ignores what it lacks.
+
+def _drawn(source: Callable[..., Dataset]) -> Source:
+    """A source that draws its test split itself and comes with PUMA or scikit-learn."""
+    return lambda seed, test_fraction, *_: source(seed=seed, test_fraction=test_fraction)
+
+
+# From (seed, test fraction, folder, download) to a dataset. A new one is one file here and one
+# row of this table.
 DATASETS: dict[str, Source] = {
-    "breast_cancer": lambda seed, test, *_: breast_cancer(seed=seed, test_fraction=test),
-    "digits": lambda seed, test, *_: digits(seed=seed, test_fraction=test),
-    "german_credit": lambda seed, test, *_: german_credit(seed=seed, test_fraction=test),
+    "breast_cancer": _drawn(breast_cancer),
+    "digits": _drawn(digits),
+    "german_credit": _drawn(german_credit),
     "mnist": lambda _seed, _test, folder, download: mnist(folder=folder, download=download),
-    "radial": lambda seed, test, *_: radial(seed=seed, test_fraction=test),
-    "rectangular": lambda seed, test, *_: rectangular(seed=seed, test_fraction=test),
-    "spiral": lambda seed, test, *_: spiral(seed=seed, test_fraction=test),
-    "two_moons": lambda seed, test, *_: two_moons(seed=seed, test_fraction=test),
+    "radial": _drawn(radial),
+    "rectangular": _drawn(rectangular),
+    "spiral": _drawn(spiral),
+    "two_moons": _drawn(two_moons),
 }
 
 
@@ -35,13 +45,19 @@ def load_dataset(
     folder: Path | str | None = None,
     download: bool = False,
 ) -> Dataset:
-    """The named dataset, split and scaled; the same seed gives the same split.
+    """Load the named dataset, split and scaled.
 
     Every statistic (mean, deviation, median, categories) comes from the training rows alone.
-    MNIST keeps its official split, whatever ``seed`` and ``test_fraction`` are; ``folder`` and
-    ``download`` say where it lies and whether the network may be used (see :func:`mnist`), and
-    no other source reads them. Raises DataError for an unknown name, an impossible fraction,
-    or data that is not there.
+
+    Args:
+        name: One of :data:`DATASETS`.
+        seed: Of the split; the same seed gives the same one. MNIST keeps its official split.
+        test_fraction: Share of the rows to hold out.
+        folder: Where MNIST lies; no other source reads it. See :func:`mnist`.
+        download: Whether MNIST may be fetched from the network.
+
+    Raises:
+        DataError: The name is unknown, the fraction impossible, or the data are not there.
     """
     try:
         load = DATASETS[name]

@@ -21,8 +21,13 @@ from puma.project.files import PRIVATE, sha256, write_bytes
 class Examples:
     """n labelled rows and who owns each.
 
-    features: (n, ...) float32 or float64, cut off from any graph. labels: (n,) int64 classes.
-    subject_ids: (n,) strings; one subject may own several rows.
+    Attributes:
+        features: (n, ...) float32 or float64, cut off from any graph.
+        labels: (n,) int64 classes.
+        subject_ids: (n,) strings; one subject may own several rows.
+
+    Raises:
+        DataError: Lengths differ, or features or labels are not such numbers.
     """
 
     features: Tensor
@@ -58,7 +63,7 @@ class Examples:
     def of(
         cls, features: Tensor, labels: Tensor, subject_ids: Sequence[str] | np.ndarray | None = None
     ) -> Examples:
-        """Examples from tensors; without ids, every row is its own subject ('0', '1', …)."""
+        """Make examples from tensors; without ids, row i is its own subject, str(i)."""
         ids = np.arange(len(labels)).astype(np.str_) if subject_ids is None else subject_ids
         return cls(features, labels, np.asarray(ids, dtype=np.str_))
 
@@ -70,7 +75,7 @@ class Examples:
         return f"Examples(n={len(self)}, features={tuple(self.features.shape[1:])})"
 
     def subset(self, rows: Tensor) -> Examples:
-        """The examples at ``rows`` (long indices, or a boolean mask of length n)."""
+        """Return the examples at ``rows`` (long indices, or a boolean mask of length n)."""
         chosen = rows
         if rows.dtype == torch.bool:
             if rows.shape != (len(self),):
@@ -81,7 +86,7 @@ class Examples:
         )
 
     def without(self, rows: Tensor) -> Examples:
-        """All examples but those at ``rows`` (long indices), in their order."""
+        """Return all examples but those at ``rows`` (long indices), in their order."""
         keep = torch.ones(len(self), dtype=torch.bool)
         keep[rows] = False
         return self.subset(keep)
@@ -107,7 +112,11 @@ _NOT_AN_ARCHIVE = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset:
-    """A training split, a test split, and the names of the classes."""
+    """A training split, a test split, and the names of the classes.
+
+    Raises:
+        DataError: A split is empty, has a label without a class, or rows of another shape.
+    """
 
     name: str
     train: Examples
@@ -136,7 +145,7 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of every row, label and owner of both splits: which data this is."""
+        """SHA-256 of every row, label and owner of both splits, which identifies the data."""
         arrays = self._arrays()
         return sha256(self.name.encode(), *(_npy(arrays[key]) for key in sorted(arrays)))
 
@@ -156,7 +165,11 @@ class Dataset:
 
     @classmethod
     def load(cls, path: Path) -> Dataset:
-        """Read what :meth:`save` wrote. Raises DataError when it is absent or not one."""
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            DataError: The file is absent or not a dataset.
+        """
         try:
             with np.load(path, allow_pickle=False) as stored:
                 parts = {

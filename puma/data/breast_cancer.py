@@ -10,7 +10,10 @@ LABEL = "class"
 
 
 def breast_cancer(*, seed: int, test_fraction: float) -> Dataset:
-    """sample_code_number owns the rows and repeats; 16 missing measurements are imputed."""
+    """Load the table; sample_code_number is the subject and repeats.
+
+    16 missing measurements are imputed.
+    """
     table = read_table("breast_cancer_wisconsin_original.csv")
     return split_and_scale(
         "breast_cancer",

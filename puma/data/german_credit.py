@@ -18,7 +18,10 @@ LABEL = "creditability"
 
 
 def german_credit(*, seed: int, test_fraction: float) -> Dataset:
-    """The table has no person column, so each row is its own subject: applicant-0001 …"""
+    """Load the table; it has no person column, so each row is its own subject.
+
+    applicant-0001 is the first.
+    """
     table = read_table("german_credit.csv")
     return split_and_scale(
         "german_credit",

@@ -23,9 +23,9 @@ FILES = tuple(
 
 
 def digits(*, seed: int, test_fraction: float) -> Dataset:
-    """scikit-learn's 1797 pictures of 8×8 pixels, which come with it: sixteenths of full ink.
+    """Load scikit-learn's 1797 images of 8×8 pixels, which come with it: sixteenths of full ink.
 
-    Every picture is its own subject: image-0001 is scikit-learn's first.
+    Every image is its own subject; image-0001 is scikit-learn's first.
     """
     from sklearn.datasets import load_digits
 
@@ -42,15 +42,19 @@ def digits(*, seed: int, test_fraction: float) -> Dataset:
 
 
 def mnist(*, folder: Path | str | None = None, download: bool = False) -> Dataset:
-    """MNIST as published: 60 000 pictures of 28×28 pixels to train on, 10 000 to test.
+    """Load MNIST as published: 60 000 images of 28×28 pixels to train on, 10 000 to test.
 
-    ``folder``, or the environment variable PUMA_DATA_DIR where it is None, holds MNIST/raw/
-    with the four unpacked IDX files. The network is used only with ``download``, to fetch what
-    is not there yet. image-00001 owns the first training picture, image-60001 the first test
-    picture. Float32 rows take 220 MB; on one core the digest takes 1 s, saving 7 s.
+    image-00001 owns the first training image, image-60001 the first test image. Float32 rows
+    take 220 MB; on one core the digest takes 1 s, saving 7 s.
 
-    Raises DataError when no folder is named, when MNIST is not in it, when a file of it is
-    damaged, or when it cannot be fetched.
+    Args:
+        folder: It holds MNIST/raw/ with the four unpacked IDX files. None is the folder that
+            the environment variable PUMA_DATA_DIR names.
+        download: Whether files that are not there yet may be fetched from the network.
+
+    Raises:
+        DataError: No folder is named, MNIST is not in it, a file of it is damaged, or it cannot
+            be fetched.
     """
     chosen = folder or os.environ.get(FOLDER)
     if not chosen:

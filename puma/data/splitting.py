@@ -12,9 +12,10 @@ from puma.errors import DataError
 def split_rows(
     name: str, labels: np.ndarray, *, seed: int, test_fraction: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of the training and of the test split, stratified by class.
+    """Draw the row numbers of the training and of the test split, stratified by class.
 
-    Raises DataError, naming the dataset, when a class is too small for the fraction.
+    Raises:
+        DataError: A class of the dataset ``name`` is too small for the fraction.
     """
     from sklearn.model_selection import train_test_split
 
@@ -40,10 +41,16 @@ def split_examples(
     seed: int,
     test_fraction: float,
 ) -> Dataset:
-    """The split of rows that need no scaling by the training split.
+    """Split rows that need no scaling by the training split.
 
-    features: (n, ...), kept as float32. labels: (n,) class numbers. Every row is its own
-    subject: ``owner``-0001 is the first.
+    Args:
+        name: Of the dataset.
+        features: (n, ...), kept as float32.
+        labels: (n,) class numbers.
+        classes: Their names.
+        owner: Every row is its own subject; ``owner``-0001 is the first.
+        seed: Of the split.
+        test_fraction: Share of the rows to hold out.
     """
     ids = np.asarray([f"{owner}-{row:04d}" for row in range(1, len(labels) + 1)], dtype=np.str_)
     rows = torch.from_numpy(np.asarray(features, dtype=np.float32))

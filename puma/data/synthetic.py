@@ -16,10 +16,10 @@ from puma.data.splitting import split_examples
 
 
 def radial(*, seed: int, test_fraction: float, noise: float = 0.25) -> Dataset:
-    """600 points in 6 clusters on the unit circle, 60° apart, of 2 classes in turn.
+    """Draw 600 points in 6 clusters on the unit circle, 60° apart, of 2 classes in turn.
 
     ``noise`` is the deviation of each coordinate (units of the radius). Test accuracy of the
-    paper's network 95.2 ± 1.3 % (5 seeds); the paper has 95.0 and 95.9.
+    paper's network is 95.2 ± 1.3 % (5 seeds); the paper has 95.0 and 95.9.
     """
     cluster = np.arange(600) // 100
     angle = cluster * np.pi / 3
@@ -28,10 +28,10 @@ def radial(*, seed: int, test_fraction: float, noise: float = 0.25) -> Dataset:
 
 
 def rectangular(*, seed: int, test_fraction: float, noise: float = 0.46) -> Dataset:
-    """800 points in 16 clusters on a 4×4 grid, of 3 classes along its diagonals.
+    """Draw 800 points in 16 clusters on a 4×4 grid, of 3 classes along its diagonals.
 
     ``noise`` is the deviation of each coordinate (units of the grid). The classes hold 300,
-    250 and 250 points. Test accuracy of the paper's network 63.7 ± 4.1 % (5 seeds); the paper
+    250 and 250 points. Test accuracy of the paper's network is 63.7 ± 4.1 % (5 seeds); the paper
     has 62.0 and 65.0.
     """
     row, column = np.divmod(np.arange(800) // 50, 4)
@@ -43,10 +43,10 @@ def rectangular(*, seed: int, test_fraction: float, noise: float = 0.46) -> Data
 def two_moons(
     *, seed: int, test_fraction: float, points: int = 1000, noise: float = 0.2
 ) -> Dataset:
-    """scikit-learn's two interleaving half circles, ``points`` in all.
+    """Draw scikit-learn's two interleaving half circles, ``points`` in all.
 
-    Test accuracy of the paper's network 96.2 ± 1.5 % (5 seeds). The paper debugs 5000 points with
-    more noise (Appendix E): pass ``points`` and ``noise``.
+    Test accuracy of the paper's network is 96.2 ± 1.5 % (5 seeds). The paper debugs 5000 points
+    with more noise (Appendix E): pass ``points`` and ``noise``.
     """
     from sklearn.datasets import make_moons
 
@@ -55,10 +55,10 @@ def two_moons(
 
 
 def spiral(*, seed: int, test_fraction: float, points: int = 1000, noise: float = 0.1) -> Dataset:
-    """Two arms of Archimedes' spiral, half a turn apart: radius 0.2 to 2 over 1.5 turns.
+    """Draw two arms of Archimedes' spiral, half a turn apart: radius 0.2 to 2 over 1.5 turns.
 
     ``points`` (an even number) lie evenly along the arms' angle; ``noise`` is the deviation of
-    each coordinate. Test accuracy of the paper's network 97.8 ± 1.1 % (5 seeds).
+    each coordinate. Test accuracy of the paper's network is 97.8 ± 1.1 % (5 seeds).
     """
     labels, along = np.divmod(np.arange(points), points // 2)
     share = along / (points // 2 - 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_table(name: str) -> pd.DataFrame:
-    """The packaged table puma/data/files/``name``; empty cells are missing values."""
+    """Read the packaged table puma/data/files/``name``; empty cells are missing values."""
     import pandas as pd
 
     with files("puma.data").joinpath("files", name).open(encoding="utf-8") as stream:
@@ -38,10 +38,20 @@ def split_and_scale(
     seed: int,
     test_fraction: float,
 ) -> Dataset:
-    """Stratified seeded split; medians, means, deviations and categories of the TRAINING rows.
+    """Split a table, and scale it by the means, deviations and categories of the TRAINING rows.
 
     Missing numbers become the training median. A category that only test rows have becomes a
     row of zeros: the model could not have learnt it.
+
+    Args:
+        name: Of the dataset.
+        table: One row per example.
+        label: The column with the class.
+        subject_ids: (n,) who owns each row.
+        numeric: Columns to impute and standardise.
+        categorical: Columns to encode, one feature per category.
+        seed: Of the split, stratified by class.
+        test_fraction: Share of the rows to hold out.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer

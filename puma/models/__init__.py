@@ -1,4 +1,7 @@
-"""Models by name. A new architecture is one file and one row of this table."""
+"""Models by name, their training, their weights and their predictions.
+
+Every room that trains or applies a model imports from here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from puma.data.base import Dataset
 from puma.errors import ModelError
 from puma.models.custom import custom_model
 from puma.models.ensemble import Ensemble
-from puma.models.fully_connected import for_shape, mlp
+from puma.models.fully_connected import fully_connected, mlp
 from puma.models.weights import load_weights, save_weights, weights_digest
 from puma.settings import ModelSettings
 
@@ -22,20 +25,15 @@ Builder = Callable[[tuple[int, ...], int, ModelSettings], nn.Module]
 def _densenet(shape: tuple[int, ...], classes: int, settings: ModelSettings) -> nn.Module:
     from puma.models.densenet import densenet  # torchvision takes seconds to import
 
-    return densenet(
-        shape,
-        classes,
-        blocks=settings.blocks,
-        growth=settings.growth,
-        bottleneck=settings.bottleneck,
-    )
+    return densenet(shape, classes, settings)
 
 
-# From the shape of one example, the number of classes and the settings to a model. Settings
-# that an architecture does not have are ignored by it.
+# A new architecture is one file here and one row of this table, from the shape of one example,
+# the number of classes and the settings to a model. It ignores the settings that it does not
+# have; sizes of its own are fields of ModelSettings in puma/settings.py.
 MODELS: dict[str, Builder] = {
-    "linear": lambda shape, classes, _: for_shape(shape, classes, hidden=()),
-    "mlp": lambda shape, classes, settings: for_shape(shape, classes, settings.hidden),
+    "linear": lambda shape, classes, _: fully_connected(shape, classes, hidden=()),
+    "mlp": lambda shape, classes, settings: fully_connected(shape, classes, settings.hidden),
     "densenet": _densenet,
 }
 
@@ -43,13 +41,20 @@ MODELS: dict[str, Builder] = {
 def new_model(
     settings: ModelSettings, shape: Sequence[int], classes: int, *, seed: int
 ) -> nn.Module:
-    """A freshly initialised model; the same seed gives the same weights.
+    """Build a freshly initialised model; the same seed gives the same weights.
 
-    ``shape`` is that of one example, without the batch. The global random state is left as it
-    was. With ``settings.members`` it is an :class:`Ensemble` of that many, all alike.
-    A ``settings.name`` with a colon imports and runs the user's own code: see
-    :func:`puma.models.custom.custom_model`.
-    Raises ModelError for an unknown name, or a model that does not fit ``shape``.
+    The global random state is left as it was. With ``settings.members`` it is an
+    :class:`Ensemble` of that many, all alike. A ``settings.name`` with a colon imports and runs
+    the user's own code: see :func:`puma.models.custom.custom_model`.
+
+    Args:
+        settings: The name of the architecture and its sizes.
+        shape: Of one example, without the batch.
+        classes: How many.
+        seed: Of the initial weights.
+
+    Raises:
+        ModelError: The name is unknown, or the model does not fit ``shape``.
     """
     build = _builder(settings.name)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -73,7 +78,7 @@ def _builder(name: str) -> Builder:
 
 
 def build_model(settings: ModelSettings, dataset: Dataset, *, seed: int) -> nn.Module:
-    """:func:`new_model` for the examples and classes of ``dataset``."""
+    """Build a :func:`new_model` for the examples and classes of ``dataset``."""
     return new_model(settings, dataset.train.features.shape[1:], len(dataset.classes), seed=seed)
 
 

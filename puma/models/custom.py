@@ -13,14 +13,19 @@ from puma.errors import ModelError
 
 
 def custom_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """What the class or factory ``name`` makes of (shape of one example, number of classes).
+    """Build a model with the user's own class or factory.
 
     THIS RUNS THE USER'S CODE: importing the module executes it. Take such a name from a
-    params.yaml that you trust, as you would a program. What the call itself raises is passed
-    on with its own traceback.
+    params.yaml that you trust, as you would a program.
 
-    Raises ModelError when the module or the name in it cannot be imported, when it cannot be
-    called, and when the call returns something else than an nn.Module.
+    Args:
+        name: "package.module:Class"; it is called with (shape, classes).
+        shape: Of one example, without the batch.
+        classes: How many.
+
+    Raises:
+        ModelError: The module or the name in it cannot be imported or called, or the call
+            returns something else than an nn.Module. What the call itself raises is passed on.
     """
     make = _imported(name)
     if not callable(make):

@@ -15,18 +15,22 @@ Vote = Literal["mean", "majority"]
 
 
 class Ensemble(nn.Module):
-    """The vote of ``members``: (B, ...) features to (B, classes) logits.
+    """The vote of several models.
 
-    vote: with 'mean', the logits are the log of the members' mean probability; with
-        'majority', the log of (votes_c + 1/C) / (m + 1) for class c of C, where every one of m
-        members votes for its most probable class and one more vote is shared by all classes,
-        so that no logit is infinite. Either way softmax gives the shares back, the loss of an
-        example is −log of its label's share, and the lowest class wins a tie. A majority has
-        no gradient.
-    voting: (members,) boolean buffer, saved with the weights. A member that is not True
-        there is left out of the vote, as if it did not exist: see :meth:`silence`.
+    With a "mean" vote, the logits are the log of the members' mean probability. With a
+    "majority", they are the log of (votes_c + 1/C) / (m + 1) for class c of C, where every one
+    of m members votes for its most probable class and one more vote is shared by all classes,
+    so that no logit is infinite. Either way softmax gives the shares back, the loss of an example
+    is −log of its label's share, and the lowest class wins a tie. A majority has no gradient.
 
-    Raises ModelError without members.
+    Attributes:
+        members: The models.
+        vote: "mean" or "majority".
+        voting: (members,) boolean buffer, saved with the weights. A member that is not True
+            there is left out of the vote, as if it did not exist: see :meth:`silence`.
+
+    Raises:
+        ModelError: There are no members.
     """
 
     voting: Tensor
@@ -40,22 +44,24 @@ class Ensemble(nn.Module):
         self.register_buffer("voting", torch.ones(len(members), dtype=torch.bool))
 
     def forward(self, features: Tensor) -> Tensor:
+        """(B, classes) logits of (B, ...) ``features``."""
         logits = torch.stack([member(features) for member in self.members])  # (members, B, classes)
-        heard = self.voting[:, None, None]
+        counts = self.voting[:, None, None]
         if self.vote == "mean":
             silent = torch.full_like(logits, -torch.inf)
-            summed = torch.where(heard, log_softmax(logits, -1), silent).logsumexp(0)
+            summed = torch.where(counts, log_softmax(logits, -1), silent).logsumexp(0)
             return summed - self.voting.sum().to(logits.dtype).log()
         classes = logits.shape[-1]
         numbers = torch.arange(classes, device=logits.device)
-        votes = (logits.argmax(-1, keepdim=True) == numbers) & heard
+        votes = (logits.argmax(-1, keepdim=True) == numbers) & counts
         shares = (votes.sum(0).to(logits.dtype) + 1 / classes) / (self.voting.sum() + 1)
         return shares.log()
 
     def silence(self, member: int) -> None:
         """Leave ``member`` (counted from 0) out of the vote from now on.
 
-        Raises ModelError, and changes nothing, when it is the last one that votes.
+        Raises:
+            ModelError: It is the last one that votes; nothing is changed.
         """
         others = self.voting.clone()
         others[member] = False
@@ -64,5 +70,5 @@ class Ensemble(nn.Module):
         self.voting.copy_(others)
 
     def member(self, number: int) -> nn.Module:
-        """The model of that number, counted from 0."""
+        """Return the model of that number, counted from 0."""
         return self.members[number]

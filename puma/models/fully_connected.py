@@ -10,7 +10,7 @@ from torch import nn
 
 
 def mlp(features: int, classes: int, hidden: tuple[int, ...] = (64, 32)) -> nn.Sequential:
-    """Fully connected network with ReLU between its layers (paper, Appendix A)."""
+    """Build a fully connected network with ReLU between its layers (paper, Appendix A)."""
     widths = (features, *hidden, classes)
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
@@ -18,7 +18,7 @@ def mlp(features: int, classes: int, hidden: tuple[int, ...] = (64, 32)) -> nn.S
     return nn.Sequential(*layers[:-1])
 
 
-def for_shape(shape: Sequence[int], classes: int, hidden: tuple[int, ...]) -> nn.Sequential:
-    """:func:`mlp` for examples of ``shape``; pictures are flattened first."""
+def fully_connected(shape: Sequence[int], classes: int, hidden: tuple[int, ...]) -> nn.Sequential:
+    """Build an :func:`mlp` for examples of ``shape``; images are flattened first."""
     network = mlp(math.prod(shape), classes, hidden)
     return network if len(shape) == 1 else nn.Sequential(nn.Flatten(), *network)

@@ -15,20 +15,23 @@ T = TypeVar("T")
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_all(
     function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, jobs: int
 ) -> Iterator[tuple[int, T]]:
-    """(place of the task, ``function(*task)``) as each is done, ``jobs`` at a time.
+    """Call ``function(*task)`` for every task, ``jobs`` at a time.
 
-    With one job, or one task, in this process and in order. Else in fresh processes (a forked
-    PyTorch can hang), so that ``function`` must be importable and the tasks picklable. One
-    thread each in either case: the result does not depend on ``jobs``, and models this small
-    would wait for their threads longer than they work. The first exception is raised, and the
-    tasks not yet begun are dropped.
+    With one job, or one task, this happens in this process and in order. Else it happens in
+    fresh processes (a forked PyTorch can hang), so that ``function`` must be importable and the
+    tasks picklable. Each has one thread in either case: the result does not depend on ``jobs``,
+    and models this small would wait for their threads longer than they work. The first exception
+    is raised, and the tasks not yet begun are dropped.
+
+    Yields:
+        (place of the task, result), as each is done.
     """
     if min(jobs, len(tasks)) <= 1:
         for place, task in enumerate(tasks):
@@ -47,7 +50,7 @@ def run_all(
 
 
 def _end_with_parent() -> None:
-    """Of a pool's process: one whose parent was killed would wait for its next task for ever."""
+    """End this process of a pool when its parent is killed; it would wait for tasks for ever."""
 
     def end() -> None:
         if (parent := multiprocessing.parent_process()) is not None:

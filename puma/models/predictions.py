@@ -1,4 +1,4 @@
-"""What a model says of each example, in one batched pass that leaves the model as it was."""
+"""A model's predictions for examples, in one batched pass that leaves the model as it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puma.data.base import Examples
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """``model`` in eval mode; every submodule's own mode is restored, also on an exception."""
+    """Put ``model`` in eval mode, and restore every submodule's own mode, also on an exception."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -28,8 +28,11 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 def logits(model: nn.Module, features: Tensor, *, batch_size: int | None = None) -> Tensor:
     """(n, classes) unnormalised log-probabilities, dropout off, batch statistics frozen.
 
-    ``batch_size`` None: 4096 rows of numbers, or 64 pictures, whose activations would otherwise
-    spend more time in memory than in arithmetic.
+    Args:
+        model: Maps (B, ...) features to (B, classes) logits.
+        features: (n, ...) of the examples.
+        batch_size: None is 4096 rows of numbers, or 64 images, whose activations would otherwise
+            spend more time in memory than in arithmetic.
     """
     batch_size = batch_size or (64 if features.ndim > 2 else 4096)
     with evaluating(model):
@@ -46,7 +49,7 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     The statistic of LiRA (Carlini et al., "Membership Inference Attacks From First Principles",
     2022, Section IV-C), computed from the ``logits`` (n, classes) so that p = 1 stays finite.
-    Differentiable, and of the logits' dtype.
+    It is differentiable, and of the logits' dtype.
     """
     own = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)

@@ -23,7 +23,12 @@ OnStep = Callable[[nn.Module, int, Tensor], None]
 
 @dataclass(frozen=True)
 class History:
-    """``loss[e]``: mean cross-entropy (nats) over the batches of epoch e; ``steps`` in total."""
+    """How a training went.
+
+    Attributes:
+        loss: Mean cross-entropy (nats) over the batches of each epoch.
+        steps: Optimiser steps in total.
+    """
 
     loss: tuple[float, ...]
     steps: int
@@ -42,22 +47,30 @@ def train(
 ) -> History:
     """Minimise mean cross-entropy (+ weight_decay/2·‖θ‖²) with Adam, in place.
 
-    The learning rate follows ``settings.learning_rate_schedule`` over all steps.
-
     Batches, and what the model itself draws (dropout), come from ``seed``: the result depends
     on it and the data alone, and the global random state is untouched.
-    ``steps`` overrides ``settings.epochs``: training goes on, epoch after epoch, for exactly
-    that many optimiser steps. ``on_step(model, step, rows)`` runs after each one; ``rows`` are
-    the (b,) long indices into ``examples`` of the batch that the step was made on.
 
     A last batch of one row cannot be normalised: a model with BatchNorm takes it together with
     the batch before it, in one step less per epoch. This depends on n, the batch size and the
     architecture alone, and every row is still seen once an epoch.
 
-    Raises DataError for an empty set, for features of another dtype than the model, or for
-    batches of one row and a model with BatchNorm; ModelError for a model that has nothing to
-    train or no output for a class, in ``torch.inference_mode``, and when the loss stops being
-    finite.
+    Args:
+        model: Changed in place, and left in eval mode.
+        examples: The rows to learn from.
+        settings: The optimiser's; the learning rate follows its schedule over all steps.
+        seed: Of the batches and the model's own draws.
+        steps: In place of ``settings.epochs``: training goes on, epoch after epoch, for exactly
+            that many optimiser steps.
+        on_step: Called as ``on_step(model, step, rows)`` after each step; ``rows`` are the (b,)
+            long indices into ``examples`` of the batch that the step was made on.
+        label: Of the progress bar.
+        progress: Whether to show it.
+
+    Raises:
+        DataError: There are no examples, their dtype is not the model's, or a model with
+            BatchNorm would get batches of one row.
+        ModelError: The model has nothing to train, no output for a class, or was made in
+            ``torch.inference_mode``; or the loss stops being finite.
     """
     n = len(examples)
     if n == 0:
@@ -105,7 +118,7 @@ def train(
                 bar.update()
             history.append(sums / seen)
             bar.set_postfix(loss=f"{history[-1]:.4f}")
-            # A loss is measured before its step: only the weights tell of the last one.
+            # A loss is measured before its step: only the weights show the last one.
             finite = all(parameter.isfinite().all() for parameter in model.parameters())
             if not math.isfinite(history[-1]) or not finite:
                 raise ModelError(
@@ -136,7 +149,7 @@ def _refuse_untrainable(model: nn.Module, examples: Examples) -> None:
 
 
 def _logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
-    """(B, classes) what ``model`` answers; ModelError when class ``top`` has no output."""
+    """(B, classes) the output of ``model``; ModelError when class ``top`` has none."""
     output = model(features)
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] <= top:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -148,7 +161,7 @@ def _logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
 
 
 def batch_sizes(model: nn.Module, n: int, batch_size: int) -> list[int]:
-    """How many of n rows each step of one epoch takes; see :func:`train`."""
+    """Return how many of ``n`` rows each step of one epoch takes; see :func:`train`."""
     full, rest = divmod(n, batch_size)
     sizes = [batch_size] * full + [rest] * (rest > 0)
     if sizes[-1] == 1 and any(isinstance(module, _BatchNorm) for module in model.modules()):

@@ -13,7 +13,7 @@ from puma.project.files import sha256, write_bytes
 
 
 def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over every named parameter and buffer of ``model``."""
+    """Return the SHA-256 over every named parameter and buffer of ``model``."""
     parts: list[bytes] = []
     for name, tensor in sorted(model.state_dict().items()):
         parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
@@ -31,7 +31,8 @@ def save_weights(model: nn.Module, path: Path) -> None:
 def load_weights(model: nn.Module, path: Path) -> nn.Module:
     """Fill ``model`` with the weights at ``path`` and return it.
 
-    Raises ModelError when the file is absent, is not a plain state dict, or does not fit.
+    Raises:
+        ModelError: The file is absent, is not a plain state dict, or does not fit.
     """
     try:
         state = torch.load(path, weights_only=True)

@@ -1,4 +1,4 @@
-"""Amnesiac ML: keep what every batch did to the weights, and take it back."""
+"""Amnesiac ML: record what every batch did to the weights, and subtract it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from puma.removal.training_records import seal, sealed, unseal
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AmnesiacSettings, original_of
 
-UPDATES = "updates.npy"  # (steps, p): what each step added to the trainable parameters
+UPDATES = "updates.npy"  # (steps, p): what each step added to the trained parameters
 BATCHES = "batches.npy"  # (steps, largest batch): the rows it was made on, then -1
 CHUNK = 2**24  # bytes of updates that are summed at a time
 
@@ -28,22 +28,21 @@ CHUNK = 2**24  # bytes of updates that are summed at a time
 class Amnesiac(AmnesiacSettings, RemovalMethod):
     """Amnesiac unlearning (Graves, Nagisetty and Ganesh, 2021).
 
-    ``fit`` is plain training, bit for bit, that writes down the rows of every batch and what
-    its step added to the parameters. ``remove`` subtracts the steps of every batch that holds
-    a marked row, and then trains ``repair_epochs`` on the retained rows.
+    ``fit`` is plain training, bit for bit, that records the rows of every batch and what its
+    step added to the parameters. ``remove`` subtracts the steps of every batch that holds a
+    marked row, and then trains ``repair_epochs`` on the retained rows.
 
-    The subtraction takes the direct effect of those batches back, not the indirect one: the
-    steps that came after them were taken from other weights, and with Adam's moments, than they
-    would have been without. Statistics that batch normalisation gathered are no parameters and
-    stay. And it takes everything else along that the same batches taught: with 50 epochs of
-    batches of 32 from 750 rows, 57 marked rows are in 9 of 10 batches, and the model is back
-    near its initial weights. The authors repair it by a little more training for this reason;
-    PUMA's tables show it without.
+    The subtraction undoes the direct effect of those batches, not the indirect one: the steps
+    after them would have started from other weights, with other moments of Adam, without them.
+    Statistics that batch normalisation gathered are no parameters and stay. What the other rows
+    of the same batches taught is lost too: with 50 epochs of batches of 32 from 750 rows, 57
+    marked rows are in 9 of 10 batches, and the model is back near its initial weights. The
+    authors therefore repair it by a little more training; PUMA's tables show it without.
 
-    repair_epochs: epochs on the retained rows after the subtraction, with a fresh optimiser.
-    precision: of the recorded updates; 'float16' halves the records and adds its rounding.
-    max_bytes: the largest records that ``fit`` may write; they take steps × parameters ×
-        bytes of the precision.
+    Attributes:
+        repair_epochs: Epochs on the retained rows after the subtraction, with a fresh optimiser.
+        max_bytes: The largest records that ``fit`` may write; they take steps × parameters ×
+            bytes of a parameter.
     """
 
     method = "amnesiac"

@@ -33,18 +33,20 @@ class SISA(SisaSettings, RemovalMethod):
     first slice that holds one, and does the stages from there again without the marked rows.
     That is exactly what training without them, on the same shards and slices, gives: no weight
     depends on a marked row. The other shards keep their weights bit for bit. A shard of which
-    no row is left has nothing to say and is left out of the vote.
+    no row is left is left out of the vote.
 
     Every stage is a training of its own, with a fresh optimiser and a seed that depends on the
     shard and the slice alone; otherwise the moments of Adam would be a further thing to keep
     and to forget.
 
-    shards, slices: more of them make removals cheaper and every model weaker.
-    assignment: 'random' deals people out by the seed; 'ordered' in the order of the data, so
-        that rows which are likely to go together, or late, can be put next to each other
-        (the paper's Ordered scenario). A person's rows all go into one slice: a request names
-        a person, and takes all of their rows, so this way it costs one shard.
-    vote: 'mean' or 'majority', see :class:`puma.models.Ensemble`.
+    Attributes:
+        shards: How many models. More make removals cheaper and every model weaker.
+        slices: Stages of each shard, and checkpoints to go back to.
+        assignment: "random" deals people out by the seed; "ordered" in the order of the data, so
+            that rows which are likely to go together, or late, can be put next to each other
+            (the paper's Ordered scenario). A person's rows all go into one slice: a request
+            names a person, and takes all of their rows, so this way it costs one shard.
+        vote: "mean" or "majority", see :class:`puma.models.Ensemble`.
     """
 
     method = "sisa"

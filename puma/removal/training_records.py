@@ -1,6 +1,7 @@
-"""What a method recorded during training, sealed: whose records they are, and that all are there.
+"""What a method recorded during training, sealed by a description of the training.
 
-The files tell of training rows. They stay beside the weights, out of git and out of the registry.
+The files were made from training rows. They stay beside the weights, out of git and out of the
+registry.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ MANIFEST = "manifest.json"
 
 
 def unseal(records: Path) -> None:
-    """Say that what is in ``records`` is about to change, and must not be used until sealed."""
+    """Mark ``records`` as about to change: they must not be used until sealed again."""
     (records / MANIFEST).unlink(missing_ok=True)
 
 
 def seal(records: Path, description: Mapping[str, Any]) -> None:
-    """Say that ``records`` is complete, and what training it belongs to."""
+    """Mark ``records`` as complete and as made by the training of ``description``."""
     write_json(records / MANIFEST, description)
 
 
 def sealed(records: Path | None, description: Mapping[str, Any]) -> Path:
-    """``records``, when it is complete and belongs to the training of ``description``.
+    """Return ``records`` if they are complete and made by the training of ``description``.
 
-    Raises ModelError, naming what differs, when it is not.
+    Raises:
+        ModelError: They are not; it names what differs.
     """
     if records is None:
         raise ModelError(

@@ -205,6 +205,7 @@ def test_files_that_do_not_fit_each_other_are_refused(folder: Path) -> None:
         load_dataset("mnist", folder=folder)
 
 
+@pytest.mark.slow
 def test_importing_loads_no_heavy_package() -> None:
     code = (
         "import sys, puma.data, puma.models, puma.requests.demonstration\n"

@@ -152,6 +152,7 @@ def test_weights_survive_save_and_load(tmp_path_factory: pytest.TempPathFactory)
     assert torch.equal(other(pictures(3).double()), model(pictures(3).double()))
 
 
+@pytest.mark.slow
 def test_the_exported_program_takes_any_batch() -> None:
     model = lived_in(fresh()).float()
     batch = torch.export.Dim("batch")
@@ -183,7 +184,7 @@ def test_it_learns_even_with_a_last_batch_of_one_picture() -> None:
 
 @pytest.mark.parametrize("shape", [(6,), (8, 8), (1, 2, 8, 8)])
 def test_rows_of_numbers_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError, match=r"pictures of shape \(channels, height, width\), got \("):
+    with pytest.raises(ModelError, match=r"images of shape \(channels, height, width\), got \("):
         fresh(SMALL, shape)
 
 
@@ -197,7 +198,7 @@ def test_pictures_that_are_halved_to_nothing_are_refused(shape: tuple[int, ...],
     height, width = shape[1:]
     with pytest.raises(
         ModelError,
-        match=rf"{most + 1} dense blocks halve pictures of {height}×{width} to "
+        match=rf"{most + 1} dense blocks halve images of {height}×{width} to "
         rf"nothing; give model\.blocks at most {most} entries",
     ):
         of(most + 1)

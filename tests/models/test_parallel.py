@@ -51,6 +51,7 @@ def all_ended() -> bool:
 TASKS = [(seed, power) for seed in range(3) for power in (1, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_threads")
 def test_results_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # what a fresh process would start with
@@ -71,6 +72,7 @@ def test_results_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.Mo
     assert [each[0] for _, each in alone] == [described(*task)[0] for task in TASKS]
 
 
+@pytest.mark.slow
 def test_an_exception_of_another_process_is_raised_and_the_rest_is_dropped(tmp_path: Path) -> None:
     tasks = [(tmp_path, number) for number in range(12)]
     with pytest.raises(ValueError, match="task 0 fails"):
@@ -93,6 +95,7 @@ def is_running(process: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="asks Linux which processes there are")
 def test_processes_do_not_outlive_one_that_is_killed(tmp_path: Path) -> None:
     parent = multiprocessing.get_context("spawn").Process(target=working, args=(tmp_path,))

@@ -1,4 +1,4 @@
-"""Algorithm 1 as the paper prints it, with its one typo mended, for comparison."""
+"""Algorithm 1 as the paper prints it, with its one typo corrected, for comparison."""
 
 from __future__ import annotations
 
@@ -26,14 +26,24 @@ class PaperPUMA(PumaPaperSettings, RemovalMethod):
     the retained rows. θ_mod = θ + η·H⁻¹(Σ_marked ∇L − Σ_up λ∇L): a dose of η·n in the words of
     :class:`puma.PUMA`. Nothing is measured on the way, so nothing bounds the change of C.
 
-    The last loop of Algorithm 1 runs over the marked rows; here over D_up, as Eq. 11 does.
-    What the paper does not state is a setting: ``damping``, LiSSA's ``steps`` and ``batch_size``,
-    the size ``up_sample`` of D_up, the penalties ``l1`` and ``l2``, the bound ``max_weight``.
-    ``curvature``: 'hessian' as printed; 'gauss_newton' has no negative curvature for LiSSA to
-    diverge on.
+    The last loop of Algorithm 1 runs over the marked rows; here over D_up, as Eq. 11 does. What
+    the paper does not state is a setting. Both solvers run a fixed number of steps, as in the
+    paper: where they have not converged by then, this is a warning. ``remove`` raises SolverError
+    when LiSSA diverges.
 
-    Both solvers' missing convergence is a warning here, as in the paper's fixed numbers of steps.
-    Raises SolverError when LiSSA diverges.
+    Attributes:
+        eta: η, 0.01 to 0.1 in the paper.
+        damping: Added to every eigenvalue of the curvature.
+        curvature: "hessian" as printed; "gauss_newton" has no negative curvature for LiSSA to
+            diverge on.
+        steps: Of LiSSA.
+        batch_size: Rows of each of these steps.
+        tolerance: Relative residual above which LiSSA warns.
+        up_sample: Largest size of D_up; the diagnostic ``up_sampled_rows`` is the size it had.
+        reweighter: A name of :data:`puma.influence.REWEIGHTERS`; "slsqp" as printed.
+        l1: Penalty on |λ|.
+        l2: Penalty on λ².
+        max_weight: Bound on every |λ|.
     """
 
     method = "puma_paper"
