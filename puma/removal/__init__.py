@@ -1,6 +1,11 @@
 """Removal methods by name, to fit an original and to remove rows from it.
 
 The rooms above import from here: audit, lineage, registry, workflows.
+
+A new method is one file here and one row of :data:`METHODS`. If it has settings in params.yaml,
+it inherits them from a class in puma/settings.py, which is the type of a field of the method's
+name there. If it acts during training, ``RECORDING`` there names it too, and the stages train and
+reference of dvc.yaml name its settings among their params.
 """
 
 from __future__ import annotations
@@ -14,10 +19,6 @@ from puma.removal.retrain import Retrain
 from puma.removal.sisa import SISA
 from puma.settings import ORIGINAL, Settings, Strict
 
-# A new method is one file here and one row of this table. Where it has settings in params.yaml,
-# they are a class and a field of the method's name in puma/settings.py, and the method inherits
-# from that class; where it acts during training, RECORDING there names it too, and dvc.yaml's
-# stages ``train`` and ``reference`` its group of params.
 METHODS: dict[str, type[RemovalMethod]] = {
     "amnesiac": Amnesiac,
     "puma": PUMA,

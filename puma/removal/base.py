@@ -40,8 +40,8 @@ class Trained:
         history: The loss curve, or None for a model that was trained elsewhere.
         seconds: Wall time of the training, the recording included.
         original: Which kind of original this is; a method removes from its own kind alone.
-        records: The folder of what the method recorded while it trained, or None. It tells of
-            the training rows: keep it as private as the data.
+        records: The folder of what the method recorded while it trained, or None. It was made
+            from the training rows: keep it as private as the data.
         parameters: What identifies the training, the optimiser's settings aside.
     """
 
@@ -63,7 +63,7 @@ class Removal:
         method: The name of the method.
         predictor: The new model; the original is untouched.
         deletion_set: Whose rows were removed.
-        parent_weights: Digest of the original's weights, which says what this came from.
+        parent_weights: Digest of the original's weights, which identifies what this came from.
         seconds: Wall time from the trained model and the rows to the new weights.
         criterion_before: Mean cross-entropy (nats) of the RETAINED rows under the original.
         criterion_after: The same under the new model.

@@ -19,7 +19,7 @@ IDS = ["ann", "bob", "ann", "cy", "dee", "bob"]
 
 
 def examples(**changed: Any) -> Examples:
-    """Six rows whose feature, label and owner are all told by the row number."""
+    """Six rows whose feature, label and owner all follow from the row number."""
     numbers = torch.arange(6)
     parts = {
         "features": torch.stack([numbers, numbers * 10], 1).float(),
@@ -215,7 +215,7 @@ def _damaged(path: Path) -> None:
 
 
 def _with_entry_bytes(offset: int, value: bytes) -> Callable[[Path], None]:
-    """A zip whose directory says something else of every entry."""
+    """A zip whose directory describes every entry wrongly."""
 
     def spoil(path: Path) -> None:
         dataset().save(path)

@@ -170,16 +170,16 @@ def test_nothing_is_written_for_an_absent_folder(tmp_path: Path) -> None:
 def test_torchvision_is_told_whether_to_download(
     folder: Path, download: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Any] = []
+    downloads: list[Any] = []
     honest = torchvision.datasets.MNIST
 
     def watched(root: Path, **options: Any) -> Any:
-        told.append(options["download"])
+        downloads.append(options["download"])
         return honest(root, **{**options, "download": False})
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", watched)
     load_dataset("mnist", folder=folder, download=download)
-    assert told == [download, download]
+    assert downloads == [download, download]
 
 
 def test_a_download_without_network_is_a_data_error(tmp_path: Path) -> None:

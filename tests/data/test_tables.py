@@ -25,7 +25,7 @@ NAMES = ["german_credit", "breast_cancer"]
 
 
 def german_rows(data: Dataset) -> np.ndarray:
-    """Table row numbers of training and test, told by the ids."""
+    """Table row numbers of training and test, read from the ids."""
     return np.asarray([GERMAN_ID.index(name) for name in data.train.subject_ids])
 
 
@@ -92,7 +92,7 @@ def test_breast_cancer_rows_stay_with_their_owner(seed: int) -> None:
 
 
 def test_missing_numbers_become_the_training_median() -> None:
-    # The whole table's median is 1 for every split: only a table of our own tells them apart.
+    # The whole table's median is 1 for every split: only a table of our own distinguishes them.
     table = pd.DataFrame({"x": np.arange(40.0) ** 2, "y": ["a", "b"] * 20})
     table.loc[[3, 11, 30], "x"] = np.nan
     data = split_and_scale(

@@ -25,7 +25,7 @@ def fresh(settings: ModelSettings = SMALL, shape: tuple[int, ...] = DIGITS) -> n
     return new_model(settings, shape, 10, seed=0)
 
 
-def pictures(n: int, shape: tuple[int, ...] = DIGITS) -> Tensor:
+def images(n: int, shape: tuple[int, ...] = DIGITS) -> Tensor:
     return torch.rand(n, *shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -33,7 +33,7 @@ def lived_in(model: nn.Module) -> nn.Module:
     """With running statistics that are no defaults, in eval mode and double precision."""
     model.double().train()
     for _ in range(3):
-        model(2 * pictures(6).double() - 0.5)
+        model(2 * images(6).double() - 0.5)
     return model.eval()
 
 
@@ -56,7 +56,7 @@ def test_the_default_has_58786_parameters(shape: tuple[int, ...]) -> None:
     model = fresh(ModelSettings(name="densenet"), shape)
     assert sum(parameter.numel() for parameter in model.parameters()) == 58_786
     assert count_by_hand(12, (2, 2, 2, 2), 4, 10) == 58_786
-    assert model(pictures(3, shape)).shape == (3, 10)
+    assert model(images(3, shape)).shape == (3, 10)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def by_hand(state: dict[str, Tensor], x: Tensor, blocks: tuple[int, ...]) -> Ten
 
 
 def test_the_network_is_densenet_bc_written_out() -> None:
-    model, x = lived_in(fresh()), pictures(5).double()
+    model, x = lived_in(fresh()), images(5).double()
     torch.testing.assert_close(model(x), by_hand(model.state_dict(), x, SMALL.blocks))
 
 
@@ -102,12 +102,12 @@ def test_nothing_works_in_place() -> None:
     for module in model.modules():
         if not list(module.children()):
             module.register_forward_hook(lambda _m, _i, out: seen.append((out, out.clone())))
-    model(pictures(4))
+    model(images(4))
     assert all(torch.equal(kept, copied) for kept, copied in seen)
 
 
 def test_forward_mode_derivatives_are_finite_differences() -> None:
-    model, x = lived_in(fresh()), pictures(4).double()
+    model, x = lived_in(fresh()), images(4).double()
     before = copy.deepcopy(model.state_dict())
     values = {name: value.detach() for name, value in model.named_parameters()}
     generator = torch.Generator().manual_seed(2)
@@ -129,7 +129,7 @@ def test_forward_mode_derivatives_are_finite_differences() -> None:
 
 
 def test_in_eval_mode_a_picture_does_not_depend_on_its_neighbours() -> None:
-    model, x = lived_in(fresh()), pictures(5).double()
+    model, x = lived_in(fresh()), images(5).double()
     torch.testing.assert_close(torch.cat([model(x[row : row + 1]) for row in range(5)]), model(x))
 
 
@@ -149,7 +149,7 @@ def test_weights_survive_save_and_load(tmp_path_factory: pytest.TempPathFactory)
     model = lived_in(fresh())
     save_weights(model, path)
     other = load_weights(fresh().double(), path).eval()
-    assert torch.equal(other(pictures(3).double()), model(pictures(3).double()))
+    assert torch.equal(other(images(3).double()), model(images(3).double()))
 
 
 @pytest.mark.slow
@@ -162,14 +162,14 @@ def test_the_exported_program_takes_any_batch() -> None:
     buffer.seek(0)
     restored = torch.export.load(buffer).module()
     for n in (1, 2, 7):
-        torch.testing.assert_close(restored(pictures(n)), model(pictures(n)))
+        torch.testing.assert_close(restored(images(n)), model(images(n)))
 
 
-def test_it_learns_even_with_a_last_batch_of_one_picture() -> None:
-    # Four blocks leave 1×1 of 8×8: one picture alone cannot be normalised there.
+def test_it_learns_even_with_a_last_batch_of_one_image() -> None:
+    # Four blocks leave 1×1 of 8×8: one image alone cannot be normalised there.
     settings = ModelSettings(name="densenet", blocks=(1, 1, 1, 1), growth=4, bottleneck=1)
     labels = torch.arange(33) % 2
-    x = pictures(33) * 0.1 + labels[:, None, None, None] * torch.eye(8)
+    x = images(33) * 0.1 + labels[:, None, None, None] * torch.eye(8)
     model = new_model(settings, DIGITS, 2, seed=0)
     history = train(
         model,
@@ -194,7 +194,7 @@ def test_pictures_that_are_halved_to_nothing_are_refused(shape: tuple[int, ...],
         sizes = {"blocks": (1,) * blocks, "growth": 2, "bottleneck": 1}
         return fresh(ModelSettings(name="densenet", **sizes), shape)
 
-    assert of(most)(pictures(3, shape)).shape == (3, 10)
+    assert of(most)(images(3, shape)).shape == (3, 10)
     height, width = shape[1:]
     with pytest.raises(
         ModelError,

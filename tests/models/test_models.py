@@ -68,10 +68,10 @@ def test_linear_is_one_layer_whatever_the_hidden_sizes_are(dataset: Dataset) -> 
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 def test_pictures_are_flattened(name: str) -> None:
     settings = ModelSettings(name=name, hidden=(5,))
-    pictures = torch.randn(4, 2, 3, 5, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(4, 2, 3, 5, generator=torch.Generator().manual_seed(0))
     flat = new_model(settings, (30,), 3, seed=1)
-    expected = flat(pictures.reshape(4, 30))
-    torch.testing.assert_close(new_model(settings, (2, 3, 5), 3, seed=1)(pictures), expected)
+    expected = flat(images.reshape(4, 30))
+    torch.testing.assert_close(new_model(settings, (2, 3, 5), 3, seed=1)(images), expected)
 
 
 def test_the_seed_decides_the_weights(dataset: Dataset) -> None:

@@ -82,7 +82,7 @@ def test_the_recorded_parameters_build_the_method_again(dataset, model, name):
 
 
 class Nothing(RemovalMethod):
-    """Removes nothing, and counts what is asked of it."""
+    """Removes nothing, and counts its calls."""
 
     method = "nothing"
     layers: tuple[int, ...] = (4, 2)

@@ -25,9 +25,9 @@ def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeyp
     train, model = problem.dataset.train, problem.trained.predictor
     removed = train.subset(ROWS)
     generator = torch.Generator().manual_seed(3)
-    goal = 2 * torch.randn(len(ROWS), generator=generator, dtype=torch.float64) - 1
-    goal[0] = 50.0  # further than REACH
-    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: goal)
+    targets = 2 * torch.randn(len(ROWS), generator=generator, dtype=torch.float64) - 1
+    targets[0] = 50.0  # further than REACH
+    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: targets)
     removal = PUMA(
         training=TrainingSettings(weight_decay=WEIGHT_DECAY),
         solver=solver,
@@ -56,7 +56,7 @@ def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeyp
 
     def distance(vector: Tensor) -> Tensor:
         p = logits(vector, removed.features).softmax(1).gather(1, removed.labels[:, None])[:, 0]
-        return goal - torch.log(p / (1 - p))
+        return targets - torch.log(p / (1 - p))
 
     # For a linear model the Gauss-Newton matrix is the Hessian.
     identity = torch.eye(size, dtype=torch.float64)
@@ -90,8 +90,8 @@ def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeyp
 def test_weights_beyond_their_bound_are_cut(problem, monkeypatch):
     """The way then leaves C changed to first order, rather than a row up-weighted too far."""
     train = problem.dataset.train
-    goal = torch.full((len(ROWS),), -3.0, dtype=torch.float64)
-    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: goal)
+    targets = torch.full((len(ROWS),), -3.0, dtype=torch.float64)
+    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: targets)
     request = DeletionSet.of(train.subject_ids[ROWS.numpy()].tolist(), problem.dataset)
 
     def moved(max_weight: float) -> Tensor:

@@ -76,7 +76,7 @@ def test_reference_models_never_see_the_marked_rows(trained, deletion_set, monke
     data = trained.dataset
     before = flat(trained.initial).clone()
     marked, retained = (take(deletion_set.rows) for take in (data.train.subset, data.train.without))
-    goal = target_margins(
+    targets = target_margins(
         trained.predictor,
         trained.initial,
         retained,
@@ -93,12 +93,12 @@ def test_reference_models_never_see_the_marked_rows(trained, deletion_set, monke
     assert seen[0] != seen[1]
     assert torch.equal(flat(trained.initial), before)
     # Each model's margins on the scale of the predictor's, then their mean.
-    sureness = median(np.abs(log_odds(trained.predictor, retained)))
+    usual = median(np.abs(log_odds(trained.predictor, retained)))
     scaled = [
-        log_odds(model, marked) * sureness / median(np.abs(log_odds(model, retained)))
+        log_odds(model, marked) * usual / median(np.abs(log_odds(model, retained)))
         for model in models
     ]
-    np.testing.assert_allclose(goal.numpy(), np.mean(scaled, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(targets.numpy(), np.mean(scaled, axis=0), rtol=1e-9)
 
 
 def log_odds(model, examples: Examples) -> np.ndarray:
@@ -141,7 +141,7 @@ def test_every_row_ends_at_its_target(trained, deletion_set):
     removal = method.remove(trained, deletion_set, progress=False)
     removed = data.train.subset(deletion_set.rows)
     found = removal.diagnostics
-    goal = target_margins(
+    targets = target_margins(
         trained.predictor,
         trained.initial,
         data.train.without(deletion_set.rows),
@@ -154,9 +154,11 @@ def test_every_row_ends_at_its_target(trained, deletion_set):
         progress=False,
     ).numpy()
     before, after = (log_odds(each, removed) for each in (trained.predictor, removal.predictor))
-    assert np.abs(goal - before).mean() > 1, "there is something to forget"
-    assert found["level_distance_before"] == pytest.approx(np.abs(goal - before).mean(), rel=1e-3)
-    assert found["level_distance"] == pytest.approx(np.abs(goal - after).mean(), rel=1e-3)
+    assert np.abs(targets - before).mean() > 1, "there is something to forget"
+    assert found["level_distance_before"] == pytest.approx(
+        np.abs(targets - before).mean(), rel=1e-3
+    )
+    assert found["level_distance"] == pytest.approx(np.abs(targets - after).mean(), rel=1e-3)
     assert found["level_distance"] <= 1
     assert found["forgetting_incomplete"] == 0
     assert found["level_reached"] == pytest.approx(
@@ -164,7 +166,7 @@ def test_every_row_ends_at_its_target(trained, deletion_set):
     )
     others = log_odds(removal.predictor, data.test)
     assert found["level_reference"] == pytest.approx(
-        roc_auc_score([1] * 40 + [0] * len(others), np.concatenate([goal, others])), abs=1e-9
+        roc_auc_score([1] * 40 + [0] * len(others), np.concatenate([targets, others])), abs=1e-9
     )
     assert abs(found["level_reached"] - found["level_reference"]) <= 0.05
     assert all(abs(step["drift"]) <= 0.05 for step in removal.steps)

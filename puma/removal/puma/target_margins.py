@@ -76,8 +76,8 @@ def target_margins(
         scale = margins_of(model, retain_set).abs().median()
         if scale == 0:
             raise SolverError(
-                "a reference model cannot tell the classes of most retained rows at all, so that "
-                "its margins have no scale; raise puma.reference_epochs"
+                "a reference model gives most retained rows a margin of 0, so that its margins "
+                "have no scale; raise puma.reference_epochs"
             )
         total += margins_of(model, forget_set) * usual / scale
     return total / models
