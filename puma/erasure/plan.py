@@ -20,8 +20,8 @@ from puma.registry.versions import (
     FINGERPRINT,
     WEIGHTS,
     RegisteredVersion,
-    choose_row,
-    look_up,
+    choose_version,
+    match_version,
     model_name,
 )
 
@@ -46,7 +46,7 @@ def plan_for(
     Raises RegistryError for a version that must not be erased, or that is not there.
     """
     name = model_name(dataset)
-    row = look_up(rows, wanted)
+    row = match_version(rows, wanted)
     number = row.version if row is not None else int(wanted) if wanted.isdecimal() else None
     if row is not None:
         _refuse_serving(dataset, row)
@@ -55,7 +55,7 @@ def plan_for(
         return begun
     if row is None and number is not None and number in buried:
         return Plan(buried[number])
-    row = choose_row(rows, dataset, wanted)
+    row = choose_version(rows, dataset, wanted)
     if not row.method:
         raise RegistryError(
             f"version {row.version} of {name} was not registered by PUMA, so that nothing says "

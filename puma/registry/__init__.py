@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from puma.registry.loading import load_predictor
 from puma.registry.registration import Registered, all_registered, missing, register_all
+from puma.registry.registry import Registry
 from puma.registry.store import open_store, tracking_uri
 from puma.registry.versions import (
     RegisteredVersion,
-    find_version,
+    find_fingerprint,
     list_versions,
     model_name,
 )
@@ -19,8 +20,9 @@ from puma.registry.versions import (
 __all__ = [
     "Registered",
     "RegisteredVersion",
+    "Registry",
     "all_registered",
-    "find_version",
+    "find_fingerprint",
     "list_versions",
     "load_predictor",
     "missing",

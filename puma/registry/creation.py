@@ -28,7 +28,7 @@ from puma.registry.versions import (
     VERDICT,
     VERDICT_REASON,
     WEIGHTS,
-    find_version,
+    find_fingerprint,
 )
 from puma.settings import ModelSettings
 
@@ -112,7 +112,7 @@ def find_parent(client: MlflowClient, receipt: ModelRecord) -> ModelVersion | No
     """The version that ``receipt`` was made from; None for an original."""
     if receipt.parent is None:
         return None
-    parent = find_version(client, receipt.dataset, receipt.parent)
+    parent = find_fingerprint(client, receipt.dataset, receipt.parent)
     if parent is None:
         raise RegistryError(
             f"{receipt.dataset} {receipt.method}: its parent, fingerprint {receipt.parent[:12]}…, "

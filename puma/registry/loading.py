@@ -17,7 +17,7 @@ from puma.project.workspace import Workspace
 from puma.registry.certificate.build import read_artifact
 from puma.registry.store import environment_kept, open_store, reaches_store
 from puma.registry.store_errors import is_away
-from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, find_row, model_name
+from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, RegisteredVersion, get_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,7 +33,9 @@ class ChangedIdentityError(RegistryError):
     """A version is no longer what it was registered as."""
 
 
-def load_graph(found: ModelVersion, *, allow_pickle: Collection[str] = ()) -> nn.Module:
+def load_graph(
+    found: ModelVersion | RegisteredVersion, *, allow_pickle: Collection[str] = ()
+) -> nn.Module:
     """The graph that was registered as ``found``: its weights, but not its layers.
 
     ``allow_pickle``: the names, such as "puma-toy/4", of versions that may be pickles. Loading a
@@ -79,7 +81,7 @@ def _no_pickle() -> Iterator[None]:
         yield
 
 
-def registered_weights(found: ModelVersion) -> str:
+def registered_weights(found: ModelVersion | RegisteredVersion) -> str:
     """The digest of the weights that the version's model really holds, as a receipt has it.
 
     Raises RegistryError when the model cannot be loaded.
@@ -89,7 +91,7 @@ def registered_weights(found: ModelVersion) -> str:
     return weights_digest(load_graph(found))
 
 
-def load_identity(client: MlflowClient, found: ModelVersion) -> ModelIdentity:
+def load_identity(client: MlflowClient, found: ModelVersion | RegisteredVersion) -> ModelIdentity:
     """What ``found`` was registered as.
 
     Raises RegistryError when its run does not say, ChangedIdentityError when it says another.
@@ -115,7 +117,9 @@ def load_identity(client: MlflowClient, found: ModelVersion) -> ModelIdentity:
     return identity
 
 
-def load_module(client: MlflowClient, found: ModelVersion, workspace: Workspace) -> nn.Module:
+def load_module(
+    client: MlflowClient, found: ModelVersion | RegisteredVersion, workspace: Workspace
+) -> nn.Module:
     """The registered model with its layers, on the CPU in eval mode, to be trained or patched.
 
     Raises RegistryError as :func:`load_graph` and :func:`load_identity` do, when the weights are
@@ -146,6 +150,32 @@ def load_module(client: MlflowClient, found: ModelVersion, workspace: Workspace)
     return module.eval()
 
 
+def predictor(
+    version: RegisteredVersion, *, allow_pickle: Collection[str] = ()
+) -> Callable[[Tensor], Tensor]:
+    """The registered model as a function: (n, d) float32 -> (n, classes) logits, any n >= 1.
+
+    Needs neither the class of the model nor a pickle.
+
+    Args:
+        version: The version to load.
+        allow_pickle: As for :func:`load_graph`.
+
+    Raises:
+        RegistryError: As :func:`load_graph`.
+    """
+    import torch
+
+    model = load_graph(version, allow_pickle=allow_pickle)
+
+    @torch.no_grad()
+    def predict(features: Tensor) -> Tensor:
+        logits: Tensor = model(features)
+        return logits
+
+    return predict
+
+
 @reaches_store
 def load_predictor(
     workspace: Workspace,
@@ -154,21 +184,6 @@ def load_predictor(
     *,
     allow_pickle: Collection[str] = (),
 ) -> Callable[[Tensor], Tensor]:
-    """The registered model as a function: (n, d) float32 -> (n, classes) logits, any n >= 1.
-
-    Needs neither the class of the model nor a pickle. Raises RegistryError when there is no
-    such version or alias, and as :func:`load_graph` does.
-    """
-    import torch
-
-    client = open_store(workspace)
-    row = find_row(client, dataset, version_or_alias)
-    found = client.get_model_version(model_name(dataset), str(row.version))
-    model = load_graph(found, allow_pickle=allow_pickle)
-
-    @torch.no_grad()
-    def predict(features: Tensor) -> Tensor:
-        logits: Tensor = model(features)
-        return logits
-
-    return predict
+    """:func:`predictor` of the version of that number or alias, for a single call."""
+    version = get_version(open_store(workspace), dataset, version_or_alias)
+    return predictor(version, allow_pickle=allow_pickle)

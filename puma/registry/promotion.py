@@ -16,7 +16,7 @@ from puma.registry.versions import (
     FORCED,
     PROMOTED_AT,
     SUPERSEDED_BY,
-    choose_row,
+    choose_version,
     list_versions,
     model_name,
 )
@@ -72,7 +72,7 @@ def promote(
     client = open_store(workspace)
     with writing(workspace):
         rows = list_versions(client, dataset)
-        row = choose_row(rows, dataset, version_or_alias)
+        row = choose_version(rows, dataset, version_or_alias)
         previous = next((item.version for item in rows if CHAMPION in item.aliases), None)
         if previous == row.version:
             return Promotion(dataset, row.version, previous, moved=False)

@@ -33,7 +33,7 @@ from puma.registry.versions import (
     IDEMPOTENCY_KEY,
     aliases_of,
     find_aliases,
-    find_version,
+    find_fingerprint,
     parent_version,
 )
 
@@ -88,35 +88,41 @@ def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registe
     ]
 
 
-@reaches_store
-def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, bool]:
-    """Register what the direct path made, unless it is registered; its number, and whether now.
-
-    ``key`` names the removal, and the version that answers it. ``challenger`` moves to a new one.
-    """
-    client = open_store(workspace)
+def register_removal(
+    client: MlflowClient, workspace: Workspace, draft: Draft, key: str
+) -> tuple[ModelVersion, bool]:
+    """What :meth:`puma.registry.Registry.register_removal` says."""
     dataset = draft.receipt.dataset
     with writing(workspace):
-        known = find_answer(client, dataset, key)
+        known = find_removal(client, dataset, key)
         if known is not None:
             return known, False
         tagged = replace(draft, tags={**draft.tags, IDEMPOTENCY_KEY: key})
         made = create_version(client, workspace, tagged)
         found = settle(client, dataset, IDEMPOTENCY_KEY, key, made)
         _point_challenger(client, dataset, [int(found.version)])
-    return int(found.version), True
+    return found, True
+
+
+def find_removal(client: MlflowClient, dataset: str, key: str) -> ModelVersion | None:
+    """What :meth:`puma.registry.Registry.find_removal` says."""
+    found = sweep(client, dataset, IDEMPOTENCY_KEY, key)
+    if found is not None:
+        _point_challenger(client, dataset, [int(found.version)])
+    return found
+
+
+@reaches_store
+def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, bool]:
+    """Until `puma remove` uses the Registry."""
+    found, created = register_removal(open_store(workspace), workspace, draft, key)
+    return int(found.version), created
 
 
 def find_answer(client: MlflowClient, dataset: str, key: str) -> int | None:
-    """The version that the direct path registered for ``key``; None when there is none.
-
-    Where registering it was cut short, it is completed.
-    """
-    found = sweep(client, dataset, IDEMPOTENCY_KEY, key)
-    if found is None:
-        return None
-    _point_challenger(client, dataset, [int(found.version)])
-    return int(found.version)
+    """Until `puma remove` uses the Registry."""
+    found = find_removal(client, dataset, key)
+    return None if found is None else int(found.version)
 
 
 def all_registered(workspace: Workspace) -> bool:
@@ -233,7 +239,7 @@ def _survey(
         aliases = find_aliases(client, dataset)
         record[dataset] = []
         for receipt in read_model_records(workspace, dataset):
-            found = find_version(client, dataset, receipt.fingerprint)
+            found = find_fingerprint(client, dataset, receipt.fingerprint)
             if found is None:
                 return record, f"{dataset} {receipt.method}: has no version"
             logged = client.get_run(found.run_id).data.metrics

@@ -98,6 +98,7 @@ class Tombstone:
     def row(self) -> RegisteredVersion:
         """The version among others, without what was measured of it."""
         return RegisteredVersion(
+            dataset=self.dataset,
             version=self.version,
             aliases=(),
             method=self.method,
@@ -110,6 +111,7 @@ class Tombstone:
             fingerprint=self.fingerprint,
             run_id="",
             created="",
+            tags=self.tags,
             promoted_at=self.promoted_at,
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -37,16 +38,30 @@ CHALLENGER = "challenger"
 
 @dataclass(frozen=True)
 class RegisteredVersion:
-    """One registered version.
+    """One version of a dataset's registered model.
 
-    ``metrics`` are the latest values of its run, without those that its last audit could not
-    tell. ``parent_version`` and ``deletion_digest`` are None for an original, ``verdict`` for a
-    version that was never audited; ``created`` and ``promoted_at`` are UTC in ISO 8601; a version
-    that PUMA did not register has an empty method and fingerprint. ``promoted_at`` and ``forced``,
-    the reason for passing over the gate, are of its last promotion; ``superseded_by`` is the
-    version that took ``champion`` from it.
+    Attributes:
+        dataset: The dataset, whose registered model is :func:`model_name`.
+        version: Its number.
+        aliases: Sorted; such as "champion".
+        method: What made it; empty for a version that PUMA did not register.
+        parent_version: The version that it was made from; None for an original.
+        n_removed: Training rows that it is without.
+        deletion_digest: Keyed digest of its deletion set; None for an original.
+        verdict: Of its audit; None for a version that was never audited.
+        metrics: The latest values of its run, except those that its last audit could not tell.
+        data_digest: Of the dataset that it was trained on.
+        fingerprint: Of its identity; empty for a version that PUMA did not register.
+        run_id: Its run; empty if somebody registered it without one.
+        source: Where MLflow finds the model: "models:/" and its id, for what PUMA registered.
+        tags: All tags, as MLflow has them.
+        created: UTC in ISO 8601.
+        promoted_at: Of its last promotion, UTC in ISO 8601.
+        forced: The reason for promoting it although a condition failed.
+        superseded_by: The version that took ``champion`` from it.
     """
 
+    dataset: str
     version: int
     aliases: tuple[str, ...]
     method: str
@@ -59,17 +74,38 @@ class RegisteredVersion:
     fingerprint: str
     run_id: str
     created: str
+    source: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
     promoted_at: str | None = None
     forced: str | None = None
     superseded_by: int | None = None
 
     @property
+    def name(self) -> str:
+        """The registered model that it is a version of."""
+        return model_name(self.dataset)
+
+    @property
+    def model_id(self) -> str:
+        """MLflow's id of its logged model."""
+        return self.source.removeprefix("models:/")
+
+    @property
+    def weights_digest(self) -> str:
+        """The digest of its weights when it was registered; empty if PUMA did not."""
+        return self.tags.get(WEIGHTS, "")
+
+    @property
     def passed(self) -> bool:
-        """Whether its audit did."""
+        """Whether its audit passed."""
         return self.verdict == PASSED
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "aliases": list(self.aliases)}
+        """The fields that ``puma versions --json`` prints."""
+        shown = asdict(self)
+        for name in ("dataset", "source", "tags"):
+            del shown[name]
+        return {**shown, "aliases": list(self.aliases)}
 
 
 def model_name(dataset: str) -> str:
@@ -77,8 +113,12 @@ def model_name(dataset: str) -> str:
     return f"puma-{dataset}"
 
 
-def find_version(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
-    """The version of a receipt, the oldest should there be two; None when there is none."""
+def _dataset(name: str) -> str:
+    return name.removeprefix(model_name(""))
+
+
+def find_fingerprint(client: MlflowClient, dataset: str, fingerprint: str) -> ModelVersion | None:
+    """The version with this fingerprint, the oldest if there are several, or None."""
     return next(iter(find_tagged(client, dataset, FINGERPRINT, fingerprint)), None)
 
 
@@ -123,7 +163,23 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[RegisteredVersion]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases = find_aliases(client, dataset)
-    return [_row(client, item, aliases) for item in find_versions(client, dataset)]
+    return [_described(client, found, aliases) for found in find_versions(client, dataset)]
+
+
+def get_version(
+    client: MlflowClient, dataset: str, number_or_alias: str | int
+) -> RegisteredVersion:
+    """The version of that number or alias.
+
+    Raises:
+        RegistryError: There is none.
+    """
+    return choose_version(list_versions(client, dataset), dataset, number_or_alias)
+
+
+def registered_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
+    """``found`` with its aliases and the metrics of its run."""
+    return _described(client, found, find_aliases(client, _dataset(found.name)))
 
 
 def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
@@ -149,11 +205,14 @@ def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
     return {name: value for name, value in logged.items() if math.isfinite(value)}
 
 
-def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> RegisteredVersion:
-    """One version, also one that somebody made by hand: what it does not say is blank."""
+def _described(
+    client: MlflowClient, found: ModelVersion, aliases: dict[str, int]
+) -> RegisteredVersion:
+    """Also of a version that somebody made by hand: what it does not say is blank."""
     tags = dict(found.tags)
     created = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC)
     return RegisteredVersion(
+        dataset=_dataset(found.name),
         version=int(found.version),
         aliases=aliases_of(int(found.version), aliases),
         method=tags.get("puma.method", ""),
@@ -170,38 +229,43 @@ def _row(client: MlflowClient, found: ModelVersion, aliases: dict[str, int]) -> 
         fingerprint=tags.get(FINGERPRINT, ""),
         run_id=found.run_id or "",
         created=created.isoformat(timespec="seconds"),
+        source=found.source or "",
+        tags=tags,
         promoted_at=tags.get(PROMOTED_AT),
         forced=tags.get(FORCED),
         superseded_by=_number(tags.get(SUPERSEDED_BY)),
     )
 
 
-def find_row(client: MlflowClient, dataset: str, version_or_alias: str | int) -> RegisteredVersion:
-    """The version of that number or alias. Raises RegistryError when there is none."""
-    return choose_row(list_versions(client, dataset), dataset, version_or_alias)
-
-
-def choose_row(
-    rows: list[RegisteredVersion], dataset: str, version_or_alias: str | int
+def choose_version(
+    versions: Sequence[RegisteredVersion], dataset: str, number_or_alias: str | int
 ) -> RegisteredVersion:
-    """The one of ``rows``, of ``dataset``, that :func:`find_row` returns."""
-    row = look_up(rows, version_or_alias)
-    if row is None:
-        wanted = str(version_or_alias)
-        raise RegistryError(f"{model_name(dataset)} has no version {wanted!r}; {_choose(rows)}")
-    return row
+    """The one of ``versions``, all those of ``dataset``, that has this number or alias.
+
+    Raises:
+        RegistryError: There is none.
+    """
+    found = match_version(versions, number_or_alias)
+    if found is None:
+        raise RegistryError(
+            f"{model_name(dataset)} has no version {str(number_or_alias)!r}; {_choice(versions)}"
+        )
+    return found
 
 
-def look_up(rows: list[RegisteredVersion], version_or_alias: str | int) -> RegisteredVersion | None:
-    """By number, and then by alias, which may be a number, too; None when there is none."""
-    wanted = str(version_or_alias)
-    by_number = (row for row in rows if wanted == str(row.version))
-    by_alias = (row for row in rows if wanted in row.aliases)
+def match_version(
+    versions: Sequence[RegisteredVersion], number_or_alias: str | int
+) -> RegisteredVersion | None:
+    """The one of that number; else the one of that alias, which may look like a number; or None."""
+    wanted = str(number_or_alias)
+    by_number = (version for version in versions if wanted == str(version.version))
+    by_alias = (version for version in versions if wanted in version.aliases)
     return next(by_number, None) or next(by_alias, None)
 
 
-def _choose(rows: list[RegisteredVersion]) -> str:
-    if not rows:
+def _choice(versions: Sequence[RegisteredVersion]) -> str:
+    if not versions:
         return "run `dvc repro` first"
-    aliases = sorted({alias for row in rows for alias in row.aliases})
-    return f"choose one of {', '.join([*(str(row.version) for row in rows), *aliases])}"
+    aliases = sorted({alias for version in versions for alias in version.aliases})
+    numbers = (str(version.version) for version in versions)
+    return f"choose one of {', '.join([*numbers, *aliases])}"

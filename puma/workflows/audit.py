@@ -15,7 +15,7 @@ from puma.lineage.models import load_deletion_set
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, list_versions, load_predictor, open_store
 from puma.registry.store import reaches_store
-from puma.registry.versions import choose_row
+from puma.registry.versions import choose_version
 from puma.requests.archive import find_data, find_request
 from puma.settings import original_of
 
@@ -35,7 +35,7 @@ def audit_version(
     was not registered by PUMA, and DataError when the project does not hold its data or request.
     """
     rows = list_versions(open_store(workspace), dataset)
-    row = choose_row(rows, dataset, version_or_alias)
+    row = choose_version(rows, dataset, version_or_alias)
     if not row.method:
         raise AuditError(
             f"version {row.version} of {dataset!r} was not registered by PUMA, so that nothing "

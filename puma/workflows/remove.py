@@ -27,7 +27,7 @@ from puma.registry.registration import find_answer, register_answer
 from puma.registry.removal_history import RemovalHistory, history_of
 from puma.registry.store import reaches_store
 from puma.registry.tombstones import erased_before
-from puma.registry.versions import RETRAIN_DUE, choose_row, find_version
+from puma.registry.versions import RETRAIN_DUE, choose_version, find_fingerprint
 from puma.removal import Removal, RemovalMethod, Trained
 from puma.requests.archive import archive_request, find_data, read_request
 from puma.requests.deletion_set import DeletionSet, project_key
@@ -93,7 +93,7 @@ def answer(
     settings = workspace.settings
     client = open_store(workspace)
     rows = list_versions(client, dataset)
-    parent = choose_row(rows, dataset, version_or_alias)
+    parent = choose_version(rows, dataset, version_or_alias)
     found = client.get_model_version(model_name(dataset), str(parent.version))
     identity = load_identity(client, found)
     remover = remover_of(method, settings, seed=identity.seed, budget=budget)
@@ -105,7 +105,7 @@ def answer(
 
     def answered(outcome: Outcome, number: int) -> Answer:
         now = list_versions(client, dataset)
-        row = choose_row(now, dataset, number)
+        row = choose_version(now, dataset, number)
         reached = history_of(row)
         others = [each for each in now if _stands_beside(each, row)]
         return Answer(
@@ -134,7 +134,7 @@ def answer(
     trained = Trained(model, marked.dataset, initial)
     removal = remover.remove(trained, marked, progress=progress)
     receipt = removal_record(removal, people.everybody, identity, project_key(workspace.key))
-    twin = find_version(client, dataset, receipt.fingerprint)
+    twin = find_fingerprint(client, dataset, receipt.fingerprint)
     if twin is not None:  # the pipeline made it
         return answered("in place", int(twin.version))
     erased = erased_before(client, receipt)

@@ -22,7 +22,7 @@ from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, list_versions, model_name, open_store
 from puma.registry.loading import load_module
 from puma.registry.store import reaches_store
-from puma.registry.versions import find_row
+from puma.registry.versions import get_version
 from puma.requests.archive import find_data, find_request
 from puma.requests.deletion_set import SUBJECT
 
@@ -221,7 +221,7 @@ def _find(workspace: Workspace, dataset: str, version: str | int) -> RegisteredV
     """By the name of a version that the pipeline made last; else by number or alias."""
     client = open_store(workspace)
     if str(version) not in workspace.settings.versions:
-        return find_row(client, dataset, version)
+        return get_version(client, dataset, version)
     fingerprint = ModelRecord.read(workspace.receipt(dataset, str(version))).fingerprint
     for row in list_versions(client, dataset):
         if row.fingerprint == fingerprint:

@@ -14,7 +14,7 @@ from puma.lineage.records import ModelRecord, read_model_records
 from puma.project.workspace import Workspace
 from puma.registry import (
     all_registered,
-    find_version,
+    find_fingerprint,
     list_versions,
     missing,
     open_store,
@@ -321,7 +321,7 @@ def test_parent_that_is_not_registered_is_named(workspace: Workspace) -> None:
     removal = read_model_records(workspace, DATASET)[2]
     with pytest.raises(RegistryError, match=r"its parent, fingerprint .* is not registered"):
         lineage.create_version(client, workspace, lineage.staged(workspace, removal))
-    assert find_version(client, DATASET, removal.fingerprint) is None
+    assert find_fingerprint(client, DATASET, removal.fingerprint) is None
 
 
 def test_active_run_is_not_taken_over(workspace: Workspace) -> None:

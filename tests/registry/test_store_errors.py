@@ -262,7 +262,7 @@ def test_locked_while_a_version_is_checked(
     registered: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be reached is not reported as lost."""
-    choose = verification.choose_row
+    choose = verification.choose_version
     with closing(sqlite3.connect(registered.root / "mlflow.db")) as other:
 
         def lock(*arguments: object) -> object:
@@ -270,7 +270,7 @@ def test_locked_while_a_version_is_checked(
             return choose(*arguments)
 
         found = open_store(registered).get_model_version(f"puma-{DATASET}", "3")
-        monkeypatch.setattr(verification, "choose_row", lock)
+        monkeypatch.setattr(verification, "choose_version", lock)
         monkeypatch.setattr(MlflowClient, "get_model_version", lambda *_: found)
         with pytest.raises(RegistryError, match=f"locked.*another program.*{SAME_AGAIN}"):
             verify_version(registered, DATASET, 3)

@@ -17,8 +17,8 @@ from puma.errors import RegistryError
 from puma.lineage.records import read_model_records
 from puma.models import load_weights
 from puma.project.workspace import Workspace
-from puma.registry import find_version, list_versions, load_predictor, open_store
-from puma.registry.versions import find_row
+from puma.registry import find_fingerprint, list_versions, load_predictor, open_store
+from puma.registry.versions import get_version
 from puma.requests.deletion_set import DeletionSet
 from tests.registry.projects import (
     DATA_DIGEST,
@@ -40,9 +40,9 @@ def client(filled: Workspace) -> Any:
 
 def test_version_is_found_by_fingerprint(client: Any, filled: Workspace) -> None:
     for number, receipt in enumerate(read_model_records(filled, DATASET), start=1):
-        assert int(find_version(client, DATASET, receipt.fingerprint).version) == number
-    assert find_version(client, DATASET, "0" * 64) is None
-    assert find_version(client, "other", receipt.fingerprint) is None
+        assert int(find_fingerprint(client, DATASET, receipt.fingerprint).version) == number
+    assert find_fingerprint(client, DATASET, "0" * 64) is None
+    assert find_fingerprint(client, "other", receipt.fingerprint) is None
 
 
 def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
@@ -177,18 +177,18 @@ def test_verdicts_are_listed_version_by_version(client: Any) -> None:
     [(1, 1), ("1", 1), ("champion", 1), (2, 2), ("3", 3), ("challenger", 3)],
 )
 def test_a_row_is_found_by_number_and_by_alias(client: Any, wanted: str | int, number: int) -> None:
-    assert find_row(client, DATASET, wanted) == list_versions(client, DATASET)[number - 1]
+    assert get_version(client, DATASET, wanted) == list_versions(client, DATASET)[number - 1]
 
 
 @pytest.mark.parametrize("wanted", ["nobody", "4", 0, "", "01", "puma"])
 def test_an_unknown_row_names_the_known_ones(client: Any, wanted: str | int) -> None:
     message = f"puma-toy has no version '{wanted}'; choose one of 1, 2, 3, challenger, champion"
     with pytest.raises(RegistryError, match=f"^{message}$"):
-        find_row(client, DATASET, wanted)
+        get_version(client, DATASET, wanted)
 
 
 def test_a_row_of_an_empty_registry_names_the_remedy(template: Workspace) -> None:
-    for look in (find_row, lambda _, *named: load_predictor(template, *named)):
+    for look in (get_version, lambda _, *named: load_predictor(template, *named)):
         with pytest.raises(RegistryError, match=r"run `dvc repro` first$"):
             look(open_store(template), DATASET, "champion")
 
@@ -285,5 +285,5 @@ def test_a_version_made_by_hand_is_listed_with_blanks(filled: Workspace, tmp_pat
     assert (odd.version, odd.method, odd.parent_version, odd.n_removed) == (3, "[/x]", None, 0)
     assert odd.metrics == {}
     made = client.create_model_version("puma-toy", source=f"file://{root}/nowhere")
-    bare = find_row(client, DATASET, made.version)
+    bare = get_version(client, DATASET, made.version)
     assert (bare.method, bare.verdict, bare.data_digest, bare.fingerprint) == ("", None, "", "")

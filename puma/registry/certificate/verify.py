@@ -30,7 +30,7 @@ from puma.registry.versions import (
     CHAMPION,
     FINGERPRINT,
     RegisteredVersion,
-    choose_row,
+    choose_version,
     list_versions,
     model_name,
 )
@@ -54,7 +54,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     """
     client = open_store(workspace)
     rows = list_versions(client, dataset)
-    row = choose_row(rows, dataset, version_or_alias)
+    row = choose_version(rows, dataset, version_or_alias)
     found = client.get_model_version(model_name(dataset), str(row.version))
     loaded = _load(client, dataset, found)
     if isinstance(loaded, Finding):
