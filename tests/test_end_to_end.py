@@ -132,7 +132,7 @@ print(json.dumps(answers))
     answers = json.loads(done.stdout.strip().splitlines()[-1])
     dataset = Dataset.load(project.data(DATASET))
     for row in registered:
-        receipt = ModelRecord.read(project.receipt(DATASET, row["method"]))
+        receipt = ModelRecord.read(project.model_record(DATASET, row["method"]))
         logits = torch.tensor(answers[str(row["version"])])
         model = load_weights(
             build_model(receipt.model, dataset, seed=0), project.root / receipt.weights

@@ -5,28 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from puma.cli.console import print_table
+from puma.lineage.records import HEADLINE_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from puma.registry import RegisteredVersion
 
-COMPARED = (
-    "accuracy",
-    "retained_accuracy",
-    "removed_accuracy",
-    "attack_rate",
-    "attack_rate_unseen",
-    "attack_auc",
-    "attack_auc_retrained",
-    "attack_quality",
-    "remaining_influence",
-    "gap_to_retrain",
-    "criterion_drift",
-    "runtime_seconds",
-    "retrain_seconds",
-    "speedup_vs_retrain",
-)
 SHOWN_DIGITS = 8  # of a digest, in a table
 
 
@@ -63,7 +48,7 @@ def print_comparison(title: str, rows: Sequence[RegisteredVersion]) -> None:
         ],
         ["removed rows", *(str(row.n_removed) for row in rows)],
         ["verdict", *(_words(row.verdict) for row in rows)],
-        *([name, *(shown(row.metrics.get(name)) for row in rows)] for name in COMPARED),
+        *([name, *(shown(row.metrics.get(name)) for row in rows)] for name in HEADLINE_METRICS),
     ]
     kept = [line for line in lines if set(line[1:]) != {"-"}]
     columns = tuple(f"{row.version} {row.method}" for row in rows)

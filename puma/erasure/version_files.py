@@ -81,7 +81,7 @@ def version_files(
         found.files |= _model_files(workspace, digests.dataset, name)
     for name in audits:
         found.files |= _audit_files(workspace, digests.dataset, name)
-    described = {workspace.receipt(digests.dataset, name) for name in receipts}
+    described = {workspace.model_record(digests.dataset, name) for name in receipts}
     described |= {workspace.audit(digests.dataset, name) for name in audits}
     if cache is not None:
         _in_cache(cache, digests, set(holding), described, found)
@@ -98,7 +98,7 @@ def weights_in_tree(workspace: Workspace, digests: Digests) -> Path | None:
 
 def _lineage(workspace: Workspace, digests: Digests) -> tuple[list[str], list[str]]:
     """The names of the receipts and of the audits in the working tree that are the version's."""
-    folder = workspace.receipt(digests.dataset, "any").parent
+    folder = workspace.model_record(digests.dataset, "any").parent
     names = [
         path.name.removesuffix(".json")
         for path in sorted(folder.glob("*.json"))
@@ -109,7 +109,7 @@ def _lineage(workspace: Workspace, digests: Digests) -> tuple[list[str], list[st
 
 
 def _model_files(workspace: Workspace, dataset: str, name: str) -> set[Path]:
-    files = {workspace.receipt(dataset, name), workspace.weights(dataset, name)}
+    files = {workspace.model_record(dataset, name), workspace.weights(dataset, name)}
     files.add(workspace.plots(dataset, f"{name}-loss"))
     if is_original(name):
         files |= {workspace.identity(dataset, name), workspace.records(dataset, name)}

@@ -65,7 +65,7 @@ def record_audit(
     Raises DataError, with nothing written, when the version was made for another request.
     """
     name = deletion_set.dataset.name
-    receipt = ModelRecord.read(workspace.receipt(name, version))
+    receipt = ModelRecord.read(workspace.model_record(name, version))
     digest = deletion_set.digest(project_key(workspace.key))
     if receipt.deletion_digest not in (None, digest):
         raise DataError(

@@ -29,7 +29,7 @@ def load_trained(workspace: Workspace, name: str, original: str = ORIGINAL) -> T
     Raises ModelError when the weights or the data are not those of the train stage's receipt.
     """
     dataset = Dataset.load(workspace.data(name))
-    receipt = ModelRecord.read(workspace.receipt(name, original))
+    receipt = ModelRecord.read(workspace.model_record(name, original))
     if receipt.data_digest != dataset.digest:
         raise ModelError(
             f"the model of {name!r} was trained on other data than {workspace.data(name)} "
@@ -51,7 +51,7 @@ def load_model(workspace: Workspace, name: str, version: str) -> nn.Module:
 
     Raises ModelError when they are not the ones of the receipt.
     """
-    receipt = ModelRecord.read(workspace.receipt(name, version))
+    receipt = ModelRecord.read(workspace.model_record(name, version))
     dataset = Dataset.load(workspace.data(name))
     path = workspace.weights(name, version)
     model = load_weights(build_model(receipt.model, dataset, seed=receipt.seed), path).eval()
@@ -96,7 +96,7 @@ def record_removal(workspace: Workspace, removal: Removal) -> ModelRecord:
     """Save the weights after a removal and the receipt that leads to its parent and its set."""
     deletion_set = removal.deletion_set
     name = deletion_set.dataset.name
-    parent = ModelRecord.read(workspace.receipt(name, original_of(removal.method)))
+    parent = ModelRecord.read(workspace.model_record(name, original_of(removal.method)))
     receipt = removal_record(removal, deletion_set, parent, project_key(workspace.key))
     return _store(workspace, receipt, removal.predictor)
 
@@ -166,5 +166,5 @@ def _store(workspace: Workspace, receipt: ModelRecord, model: nn.Module) -> Mode
     path = workspace.weights(receipt.dataset, receipt.method)
     save_weights(model, path)
     stored = receipt.model_copy(update={"weights": path.relative_to(workspace.root).as_posix()})
-    stored.write(workspace.receipt(receipt.dataset, receipt.method))
+    stored.write(workspace.model_record(receipt.dataset, receipt.method))
     return stored

@@ -19,6 +19,23 @@ from puma.settings import ModelSettings, Strict, is_original, original_of
 
 RETRAIN = "retrain"
 BEFORE = ("attack_rate", "attack_auc", "removed_loss")
+# What a version is compared by: on its page in the registry and in the tables of the command line.
+HEADLINE_METRICS = (
+    "accuracy",
+    "retained_accuracy",
+    "removed_accuracy",
+    "attack_rate",
+    "attack_rate_unseen",
+    "attack_auc",
+    "attack_auc_retrained",
+    "attack_quality",
+    "remaining_influence",
+    "gap_to_retrain",
+    "criterion_drift",
+    "runtime_seconds",
+    "retrain_seconds",
+    "speedup_vs_retrain",
+)
 
 
 class ModelIdentity(Strict):
@@ -118,7 +135,7 @@ def read_model_records(workspace: Workspace, dataset: str) -> tuple[ModelRecord,
     weights. Stages run one by one leave such a mixture; the pipeline does not.
     """
     versions = workspace.settings.versions
-    found = {name: ModelRecord.read(workspace.receipt(dataset, name)) for name in versions}
+    found = {name: ModelRecord.read(workspace.model_record(dataset, name)) for name in versions}
     requests = {receipt.deletion_digest for receipt in found.values()} - {None}
     if len(requests) > 1:
         raise _mixed(dataset, "the removals answer different requests")

@@ -70,7 +70,7 @@ class Workspace:
         return self.artifacts(dataset) / f"{version}.pt"
 
     def identity(self, dataset: str, original: str) -> Path:
-        """The fingerprint of ``original``, beside its weights: what DVC sees of its receipt."""
+        """The fingerprint of ``original``, beside its weights: what DVC sees of its record."""
         return self.weights(dataset, original).parent / "fingerprint"
 
     def records(self, dataset: str, original: str) -> Path:
@@ -88,7 +88,7 @@ class Workspace:
         """Models trained as ``original`` is, "with" the rows of the request or "without" them."""
         return self.artifacts(dataset) / "references" / original / f"{kind}.npz"
 
-    def receipt(self, dataset: str, version: str) -> Path:
+    def model_record(self, dataset: str, version: str) -> Path:
         return self.root / "lineage" / dataset / f"{version}.json"
 
     def audit(self, dataset: str, version: str) -> Path:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from puma.lineage.records import ModelRecord
+from puma.lineage.records import HEADLINE_METRICS, ModelRecord
 from puma.settings import ORIGINAL
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 MARK = "\n\n---\n\n"
-MAIN_METRICS = (
-    "accuracy",
-    "retained_accuracy",
-    "removed_accuracy",
-    "attack_rate",
-    "attack_rate_unseen",
-    "attack_auc",
-    "remaining_influence",
-    "gap_to_retrain",
-    "runtime_seconds",
-    "speedup_vs_retrain",
-)
 
 
 def describe(receipt: ModelRecord, parent: ModelVersion | None) -> str:
@@ -40,7 +28,9 @@ def describe(receipt: ModelRecord, parent: ModelVersion | None) -> str:
     if receipt.verdict is not None:
         text += f"\n\nAudit: **{receipt.verdict}**: {receipt.verdict_reason}."
     numbers = [
-        f"- {name}: {receipt.metrics[name]:.4g}" for name in MAIN_METRICS if name in receipt.metrics
+        f"- {name}: {receipt.metrics[name]:.4g}"
+        for name in HEADLINE_METRICS
+        if name in receipt.metrics
     ]
     return "\n\n".join([text, "\n".join(numbers)]) if numbers else text
 

@@ -222,7 +222,7 @@ def _find(workspace: Workspace, dataset: str, version: str | int) -> RegisteredV
     client = open_store(workspace)
     if str(version) not in workspace.settings.versions:
         return get_version(client, dataset, version)
-    fingerprint = ModelRecord.read(workspace.receipt(dataset, str(version))).fingerprint
+    fingerprint = ModelRecord.read(workspace.model_record(dataset, str(version))).fingerprint
     for row in list_versions(client, dataset):
         if row.fingerprint == fingerprint:
             return row

@@ -99,7 +99,7 @@ def test_a_tombstone_that_is_no_json_is_named(servable: Workspace) -> None:
 
 def grandchild(workspace: Workspace) -> int:
     """A version made from version 3."""
-    parent = ModelRecord.read(workspace.receipt(DATASET, "puma"))
+    parent = ModelRecord.read(workspace.model_record(DATASET, "puma"))
     receipt = write_version(
         workspace, "later", weights_seed=70, parent=parent, deletion=OTHER_DELETION
     )

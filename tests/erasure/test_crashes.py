@@ -111,7 +111,7 @@ def _complete(servable: Workspace) -> None:
         assert first_layer(0).hex() not in servable.erasing(DATASET, 1).read_text()
     assert act(servable).left == []
     assert holders(servable.root, 0) == []
-    assert not servable.receipt(DATASET, ORIGINAL).exists()
+    assert not servable.model_record(DATASET, ORIGINAL).exists()
     assert not servable.figures(DATASET, ORIGINAL).exists()
     assert not servable.erasing(DATASET, 1).exists()
     client = open_store(servable)

@@ -309,4 +309,4 @@ def test_not_while_dvc_runs_a_stage(project: Workspace) -> None:
     assert cache is not None
     with cache.alone(), pytest.raises(RegistryError, match="a DVC command is running"):
         act(project)
-    assert ModelRecord.read(project.receipt(DATASET, ORIGINAL)).method == ORIGINAL
+    assert ModelRecord.read(project.model_record(DATASET, ORIGINAL)).method == ORIGINAL

@@ -84,7 +84,7 @@ def test_nothing_of_the_version_is_left(servable: Workspace) -> None:
     assert not list(servable.root.glob(f"mlruns/**/{run_id}"))
     assert not list(servable.root.glob(f"mlruns/**/{model_id}"))
     assert not servable.erasing(DATASET, 1).exists()
-    assert not servable.receipt(DATASET, ORIGINAL).exists()
+    assert not servable.model_record(DATASET, ORIGINAL).exists()
     assert [row.version for row in list_versions(open_store(servable), DATASET)] == [2, 3]
 
 
@@ -109,7 +109,7 @@ def test_a_number_is_never_given_again(servable: Workspace) -> None:
         servable,
         "puma",
         weights_seed=60,
-        parent=ModelRecord.read(servable.receipt(DATASET, ORIGINAL)),
+        parent=ModelRecord.read(servable.model_record(DATASET, ORIGINAL)),
         deletion=OTHER_DELETION,
     )
     write_audit(servable, "puma", verdict="passed")
@@ -190,7 +190,7 @@ def test_what_took_its_place_meanwhile_is_not_its_own(servable: Workspace) -> No
     assert act(servable).left
     write_version(servable, ORIGINAL, weights_seed=80)
     write_audit(servable, ORIGINAL, pictures="of the new one")
-    new = [servable.weights(DATASET, ORIGINAL), servable.receipt(DATASET, ORIGINAL)]
+    new = [servable.weights(DATASET, ORIGINAL), servable.model_record(DATASET, ORIGINAL)]
     before = [path.read_bytes() for path in new]
     stray.unlink()
     assert act(servable).removed["files"] == []
@@ -208,9 +208,9 @@ def test_git_and_the_environment_are_not_searched(servable: Workspace) -> None:
 
 
 def test_the_same_weights_in_a_kept_version_are_named(servable: Workspace) -> None:
-    parent = ModelRecord.read(servable.receipt(DATASET, ORIGINAL))
+    parent = ModelRecord.read(servable.model_record(DATASET, ORIGINAL))
     write_version(servable, "twin", weights_seed=0, parent=parent, deletion=OTHER_DELETION)
-    receipt = ModelRecord.read(servable.receipt(DATASET, "twin"))
+    receipt = ModelRecord.read(servable.model_record(DATASET, "twin"))
     twin = create_version(open_store(servable), servable, staged(servable, receipt))
     done = act(servable)
     assert [line[:9] for line in done.left] == [f"version {twin.version}"]
@@ -226,7 +226,7 @@ def test_a_tensor_that_a_kept_version_shares_is_no_trace(servable: Workspace) ->
     model = make_model(0)  # the original, but for its last layer
     torch.nn.init.ones_(model[2].bias)
     torch.nn.init.normal_(model[2].weight, generator=torch.Generator().manual_seed(9))
-    parent = ModelRecord.read(servable.receipt(DATASET, ORIGINAL))
+    parent = ModelRecord.read(servable.model_record(DATASET, ORIGINAL))
     receipt = write_version(
         servable, "twin", weights_seed=0, parent=parent, deletion=OTHER_DELETION, model=model
     )
@@ -285,13 +285,13 @@ def test_it_is_not_registered_again_and_can_be_erased_again(servable: Workspace)
     receipts = {
         name: path.read_bytes()
         for name in (ORIGINAL, f"{ORIGINAL}.audit")
-        if (path := servable.receipt(DATASET, name)).exists()
+        if (path := servable.model_record(DATASET, name)).exists()
     }
     pictures = shutil.copytree(servable.figures(DATASET, ORIGINAL), servable.root / "kept")
     act(servable)
     save_weights(make_model(0), servable.weights(DATASET, ORIGINAL))  # trained again
     for name, content in receipts.items():
-        servable.receipt(DATASET, name).write_bytes(content)
+        servable.model_record(DATASET, name).write_bytes(content)
     shutil.move(pictures, servable.figures(DATASET, ORIGINAL))
     with pytest.raises(RegistryError, match=r"was erased as version 1 on .* data's source"):
         register_all(servable, progress=False)
@@ -302,4 +302,4 @@ def test_it_is_not_registered_again_and_can_be_erased_again(servable: Workspace)
     stray.unlink()
     assert act(servable).left == []
     assert holders(servable.root, 0) == []
-    assert not servable.receipt(DATASET, ORIGINAL).exists()
+    assert not servable.model_record(DATASET, ORIGINAL).exists()

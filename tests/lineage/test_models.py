@@ -204,7 +204,7 @@ def test_a_removal_s_receipt_leads_to_its_parent_and_its_set(project: Project) -
         },
         loss_curve=removal.history.loss,
     )
-    assert ModelRecord.read(project.workspace.receipt("toy", "retrain")) == receipt
+    assert ModelRecord.read(project.workspace.model_record("toy", "retrain")) == receipt
     loaded = load_model(project.workspace, "toy", "retrain")
     assert weights_digest(loaded) == weights_digest(removal.predictor)
     assert not loaded.training
@@ -254,7 +254,7 @@ def report(**changed: object) -> AuditReport:
 def test_an_audit_s_record_says_what_the_report_says(project: Project, version: str) -> None:
     workspace = project.workspace
     receipt = record_removal(workspace, project.remove(OWNERS[0], OWNERS[1]))
-    audited = ModelRecord.read(workspace.receipt("toy", version))
+    audited = ModelRecord.read(workspace.model_record("toy", version))
     deletion_set = DeletionSet.of(OWNERS[:2], project.dataset)
 
     record_audit(workspace, version, deletion_set, report())
@@ -275,7 +275,7 @@ def test_an_audit_s_record_says_what_the_report_says(project: Project, version: 
         "accuracy_change": -0.25,
         **audited.metrics,
     }
-    assert ModelRecord.read(workspace.receipt("toy", version)) == audited
+    assert ModelRecord.read(workspace.model_record("toy", version)) == audited
 
 
 def test_an_audit_for_another_request_is_refused_and_not_written(project: Project) -> None:

@@ -149,7 +149,7 @@ def publish(root: Path, *receipts: ModelRecord) -> Workspace:
     parents = {each.method: each.fingerprint for each in receipts if is_original(each.method)}
     for each in receipts:
         parent = each.parent if is_original(each.method) else parents[original_of(each.method)]
-        each.model_copy(update={"parent": parent}).write(workspace.receipt("toy", each.method))
+        each.model_copy(update={"parent": parent}).write(workspace.model_record("toy", each.method))
         audit(workspace, each)
     return workspace
 
@@ -194,7 +194,7 @@ def test_removals_gain_the_audit_and_the_time_that_retraining_took(tmp_path: Pat
         {**removed, "runtime_seconds": 6.0, "retrain_seconds": 6.0, "speedup_vs_retrain": 1.0},
     ]
     assert [each.fingerprint for each in found] == [
-        ModelRecord.read(workspace.receipt("toy", each.method)).fingerprint for each in found
+        ModelRecord.read(workspace.model_record("toy", each.method)).fingerprint for each in found
     ]
 
 
@@ -210,7 +210,7 @@ def test_every_receipt_gains_the_verdict_of_its_own_audit(tmp_path: Path) -> Non
     assert (second.verdict, second.verdict_reason) == ("passed", "as good as retrained")
     assert (first.unresolved, second.unresolved) == ((), ("attack_tpr_at_1pct_fpr",))
     assert second.metrics.keys() == first.metrics.keys() | {"attack_rate_before"}
-    assert second.fingerprint == ModelRecord.read(workspace.receipt("toy", "puma")).fingerprint
+    assert second.fingerprint == ModelRecord.read(workspace.model_record("toy", "puma")).fingerprint
 
 
 def test_numbers_of_the_parent_are_those_of_the_parent_s_audit(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_receipts_without_their_audit_are_incomplete(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match=r"lineage/toy/puma\.audit\.json: no such audit; run `dvc"):
         read_model_records(workspace, "toy")
-    workspace.receipt("toy", "puma").unlink()
+    workspace.model_record("toy", "puma").unlink()
     with pytest.raises(DataError, match=r"lineage/toy/puma\.json: no such receipt"):
         read_model_records(workspace, "toy")
 
@@ -338,7 +338,7 @@ def test_stages_run_out_of_step_are_refused(tmp_path: Path) -> None:
     audit(workspace, ORIGINAL)
     read_model_records(workspace, "toy")
 
-    path = workspace.receipt("toy", "puma")
+    path = workspace.model_record("toy", "puma")
     current = ModelRecord.read(path)
     current.model_copy(update={"deletion_digest": "h2"}).write(path)
     assert "the removals answer different requests" in refusal(workspace)

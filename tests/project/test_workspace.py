@@ -78,7 +78,7 @@ def test_every_path_lies_where_the_pipeline_declares_it(project: Path) -> None:
         workspace.reference("wine", "sisa_original", "without"): (
             "artifacts/wine/references/sisa_original/without.npz"
         ),
-        workspace.receipt("wine", "puma"): "lineage/wine/puma.json",
+        workspace.model_record("wine", "puma"): "lineage/wine/puma.json",
         workspace.audit("wine", "puma"): "lineage/wine/puma.audit.json",
         workspace.metrics("wine", "puma"): "metrics/wine/puma.json",
         workspace.plots("wine", "loss"): "plots/wine/loss.csv",

@@ -84,7 +84,7 @@ def write_version(
         },
         loss_curve=(0.7, 0.5, 0.4),
     )
-    receipt.write(workspace.receipt(DATASET, method))
+    receipt.write(workspace.model_record(DATASET, method))
     write_audit(workspace, method, attack_rate=ATTACK_RATES.get(method, 0.6))
     return receipt
 
@@ -101,7 +101,7 @@ def write_audit(
     **metrics: float,
 ) -> None:
     """The audit of the weights that ``method`` has now; its pictures show ``pictures``."""
-    receipt = ModelRecord.read(workspace.receipt(DATASET, method))
+    receipt = ModelRecord.read(workspace.model_record(DATASET, method))
     AuditRecord(
         weights_digest=receipt.weights_digest,
         deletion_digest=deletion or receipt.deletion_digest or DELETION,

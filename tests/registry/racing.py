@@ -50,7 +50,7 @@ def connect_at_once(folder: Path, store: str) -> list[str]:
 
 
 def _register(workspace: Workspace, barrier: Barrier, person: int) -> None:
-    original = ModelRecord.read(workspace.receipt(DATASET, ORIGINAL))
+    original = ModelRecord.read(workspace.model_record(DATASET, ORIGINAL))
     for number in range(ROUNDS):
         seed = 10 * (1 + PEOPLE * number + person)
         for place, method in enumerate(METHODS):

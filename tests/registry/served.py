@@ -19,7 +19,7 @@ def amend(
     **metrics: float,
 ) -> ModelRecord:
     """The receipt of ``method`` with more in it."""
-    path = workspace.receipt(DATASET, method)
+    path = workspace.model_record(DATASET, method)
     receipt = ModelRecord.read(path)
     amended = receipt.model_copy(
         update={
@@ -44,12 +44,12 @@ def answer(
     workspace: Workspace, deletion: str, *, n_removed: int, seed: int, made_from: str = ORIGINAL
 ) -> None:
     """Two more versions, retrain and puma, for another request; both passed."""
-    original = ModelRecord.read(workspace.receipt(DATASET, made_from))
+    original = ModelRecord.read(workspace.model_record(DATASET, made_from))
     for place, method in enumerate(METHODS):
         write_version(
             workspace, method, weights_seed=seed + place, parent=original, deletion=deletion
         )
-        path = workspace.receipt(DATASET, method)
+        path = workspace.model_record(DATASET, method)
         ModelRecord.read(path).model_copy(update={"n_removed": n_removed}).write(path)
     write_audit(workspace, ORIGINAL, deletion=deletion)
     make_servable(workspace)

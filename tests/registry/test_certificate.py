@@ -159,7 +159,7 @@ def test_the_commit_is_the_project_s(workspace: Workspace) -> None:
 
     with (workspace.root / "params.yaml").open("a") as stream:
         stream.write("# changed\n")
-    original = ModelRecord.read(workspace.receipt(DATASET, "original"))
+    original = ModelRecord.read(workspace.model_record(DATASET, "original"))
     write_version(workspace, "puma", weights_seed=9, parent=original, deletion=DELETION)
     register_all(workspace, progress=False)
     assert json.loads(text_of(workspace, 4))["git"] == {**stated, "uncommitted_changes": True}

@@ -39,7 +39,7 @@ def numbers(workspace: Workspace) -> list[int]:
 def test_the_later_of_two_gives_way_with_its_run_and_its_model(registered: Workspace) -> None:
     client = open_store(registered)
     first = client.get_model_version(MODEL, "3")
-    receipt = ModelRecord.read(registered.receipt(DATASET, "puma"))
+    receipt = ModelRecord.read(registered.model_record(DATASET, "puma"))
     found = create_version(client, registered, staged(registered, receipt))
 
     assert found.version == first.version

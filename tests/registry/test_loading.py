@@ -172,7 +172,7 @@ def test_a_version_is_a_module_again(filled: Workspace, version: str) -> None:
 def test_the_identity_is_the_receipt_s_and_names_nothing_else(filled: Workspace) -> None:
     client = open_store(filled)
     identity = load_identity(client, client.get_model_version(NAME, "3"))
-    receipt = ModelRecord.read(filled.receipt(DATASET, "puma"))
+    receipt = ModelRecord.read(filled.model_record(DATASET, "puma"))
     assert identity.identity == receipt.identity
     assert identity.fingerprint == receipt.fingerprint
     assert identity.classes == CLASSES

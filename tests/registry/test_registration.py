@@ -196,7 +196,7 @@ def test_a_version_without_pictures_is_refused_and_leaves_no_half(workspace: Wor
 def test_other_timings_alone_change_nothing(registered: Workspace) -> None:
     before = list_versions(open_store(registered), DATASET)
     for method in ("original", "retrain", "puma"):
-        path = registered.receipt(DATASET, method)
+        path = registered.model_record(DATASET, method)
         receipt = ModelRecord.read(path)
         metrics = {**receipt.metrics, "runtime_seconds": receipt.metrics["runtime_seconds"] + 1}
         receipt.model_copy(update={"metrics": metrics}).write(path)
@@ -232,7 +232,7 @@ def test_all_registered_sees_every_gap(workspace: Workspace) -> None:
     workspace.registered.write_text(record)
     assert all_registered(workspace)
 
-    workspace.receipt(DATASET, "puma").unlink()
+    workspace.model_record(DATASET, "puma").unlink()
     assert "no such receipt" in str(missing(workspace))
 
 
@@ -334,7 +334,7 @@ def test_active_run_is_not_taken_over(workspace: Workspace) -> None:
 
 
 def rewrite_removals(workspace: Workspace) -> None:
-    original = ModelRecord.read(workspace.receipt(DATASET, ORIGINAL))
+    original = ModelRecord.read(workspace.model_record(DATASET, ORIGINAL))
     for seed, method in enumerate(METHODS, start=3):
         write_version(
             workspace, method, weights_seed=seed, parent=original, deletion=OTHER_DELETION

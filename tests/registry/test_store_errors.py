@@ -68,7 +68,7 @@ SAME_AGAIN = "run the same command again"
 
 def remove_anew(workspace: Workspace, *, hidden: tuple[int, ...] = MODEL.hidden) -> None:
     """What the pipeline leaves after another removal by PUMA: one version is to be registered."""
-    original = ModelRecord.read(workspace.receipt(DATASET, ORIGINAL))
+    original = ModelRecord.read(workspace.model_record(DATASET, ORIGINAL))
     write_version(
         workspace,
         "puma",

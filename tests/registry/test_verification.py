@@ -74,7 +74,7 @@ def proven(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Wor
 
 
 def amend(workspace: Workspace, method: str, update: dict[str, Any]) -> ModelRecord:
-    path = workspace.receipt(DATASET, method)
+    path = workspace.model_record(DATASET, method)
     amended = ModelRecord.read(path).model_copy(update=update)
     amended.write(path)
     return amended

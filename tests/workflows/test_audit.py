@@ -131,7 +131,7 @@ def test_the_parent_is_the_registered_one_whatever_lies_on_disk(own: Workspace) 
     before = audit_version(own, DATASET, NUMBERS["retrain"])[1].metrics
     for version in VERSIONS:
         own.weights(DATASET, version).unlink()
-        own.receipt(DATASET, version).unlink()
+        own.model_record(DATASET, version).unlink()
         own.audit(DATASET, version).unlink()
     assert audit_version(own, DATASET, NUMBERS["retrain"])[1].metrics == before
 

@@ -89,7 +89,7 @@ def test_rows_that_a_removal_took_out_are_not_ranked(project: Workspace) -> None
 def test_a_version_whose_weights_the_stages_have_replaced_is_still_loaded(own: Workspace) -> None:
     """As after training anew with other settings: `champion` is not moved by that."""
     _, before, _ = load_version(own, DATASET)
-    path = own.receipt(DATASET, "original")
+    path = own.model_record(DATASET, "original")
     ModelRecord.read(path).model_copy(update={"seed": 99}).write(path)
     own.weights(DATASET, "original").unlink()
     _, after, _ = load_version(own, DATASET)
