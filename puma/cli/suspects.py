@@ -17,7 +17,7 @@ from puma.cli.common import SHOWN_IDS, DatasetName, may_show_ids, project_of
 from puma.cli.console import print_table
 
 if TYPE_CHECKING:
-    from puma.workflows.suspects import Suspects
+    from puma.label_errors.suspects import Suspects
 
 
 def suspects(
@@ -45,7 +45,8 @@ def suspects(
     in a terminal alone, the first few.
     """
     workspace = project_of(dataset)
-    from puma.workflows.suspects import load_version, rank, require_new, require_top
+    from puma.label_errors.suspects import rank, require_new, require_top
+    from puma.workflows.suspects import load_version
 
     row, model, data = load_version(workspace, dataset, version)
     require_top(top, len(data.train))  # before the work

@@ -16,6 +16,7 @@ from puma.label_errors import (
     Representer,
     SelfInfluence,
 )
+from puma.label_errors.suspects import Suspects
 from tests.cases import DOUBLE, logistic, random_examples
 from tests.oracles import LogisticRegression
 
@@ -68,3 +69,17 @@ def _clouds(n: int, seed: int) -> Examples:
     centres = torch.tensor([[-1.0, -1.0, 0.5], [1.0, 1.0, -0.5]], dtype=DOUBLE)
     noise = torch.randn(n, 3, generator=generator, dtype=DOUBLE)
     return Examples.of(centres[labels] + 0.4 * noise, labels)
+
+
+def several_rows_each() -> Suspects:
+    """Six rows of three people; the last two rows are the most suspect."""
+    owners = ["ann", "ann", "bo, jr", "bo, jr", "cy", "ann"]
+    train = Examples.of(torch.zeros(6, 2), torch.tensor([0, 1, 0, 1, 0, 1]), owners)
+    return Suspects(
+        Dataset("toy", train, train, ("no", "yes")),
+        "psi",
+        "soft_ece",
+        suspicion=torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64),
+        loss=torch.tensor([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], dtype=torch.float64),
+        predicted=torch.tensor([1, 1, 1, 1, 1, 0]),
+    )

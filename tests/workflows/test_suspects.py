@@ -13,31 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import numpy as np
 import papermill
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from puma.cli import suspects as cli_suspects
-from puma.data import Dataset, Examples
-from puma.errors import DataError, RegistryError, SettingsError
+from puma.data import Dataset
+from puma.errors import DataError, RegistryError
 from puma.label_errors import RANKERS, WeakSignalWarning
-from puma.lineage.models import load_model
+from puma.label_errors.suspects import Suspects, rank
 from puma.lineage.records import ModelRecord
 from puma.models import weights_digest
 from puma.project.workspace import Workspace
 from puma.registry import load_predictor, open_store
 from puma.requests.deletion_set import DeletionSet
-from puma.workflows.suspects import Suspects, load_version, rank, rank_all
+from puma.workflows.suspects import load_version
 from tests import command
 from tests.audited import CLASSES, DATASET, N_REMOVED, N_TRAIN
 from tests.audited_fixtures import NUMBERS, own, project
+from tests.label_errors.problems import several_rows_each
 from tests.registry.fixtures import _default_store, template
 
 __all__ = ["_default_store", "own", "project", "template"]
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "debug_labels.ipynb"
+pytestmark = pytest.mark.slow  # a whole audited project, and a notebook
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "debug_labels.ipynb"
 SUBJECT = "zz-train-"  # with what every id of the project's training rows begins
 
 
@@ -45,17 +45,6 @@ def puma(folder: Path, *arguments: str) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
         return command.puma(folder, "suspects", *arguments)
-
-
-def answers(workspace: Workspace, version: str, examples: Examples) -> torch.Tensor:
-    """Of the stored weights, not by way of the registry."""
-    with torch.no_grad():
-        return load_model(workspace, DATASET, version)(examples.features).double()
-
-
-def places(scores: np.ndarray) -> np.ndarray:
-    """1 for the largest."""
-    return np.array([1 + sum(other > score for other in scores) for score in scores])
 
 
 # --- which model, and which rows ---
@@ -123,146 +112,10 @@ def test_other_data_or_another_request_is_refused(own: Workspace) -> None:
         load_version(own, DATASET, "original")
 
 
-# --- the ranking ---
-
-
 @pytest.fixture(scope="module")
 def ranked(project: Workspace) -> Suspects:
     _, model, data = load_version(project, DATASET)
     return rank(model, data)
-
-
-def test_the_baseline_and_the_model_s_labels_are_those_of_its_answers(
-    project: Workspace, ranked: Suspects
-) -> None:
-    train = ranked.dataset.train
-    logits = answers(project, "original", train)
-    loss = cross_entropy(logits, train.labels, reduction="none")
-    torch.testing.assert_close(ranked.loss, loss, rtol=1e-4, atol=1e-6)
-    assert torch.equal(ranked.predicted, logits.argmax(1))
-    assert ranked.rank_by_loss.tolist() == places(ranked.loss.numpy()).tolist()
-    assert (ranked.method, ranked.criterion) == ("psi", "validation_loss")
-
-
-def test_the_most_suspect_come_first_and_are_counted_against_the_loss(ranked: Suspects) -> None:
-    order = sorted(range(N_TRAIN), key=lambda row: -ranked.suspicion[row])
-    assert ranked.order.tolist() == order
-    assert ranked.most(7).tolist() == order[:7]
-    by_loss = sorted(range(N_TRAIN), key=lambda row: -ranked.loss[row])
-    for top in (1, 30, N_TRAIN):
-        expected = len(set(order[:top]) & set(by_loss[:top]))
-        assert ranked.shared_with_loss(top) == expected
-    assert 0 < ranked.shared_with_loss(30) < 30
-
-
-@pytest.mark.parametrize("method", [name for name in RANKERS if name != "g_shapley"])
-def test_every_method_ranks_as_its_ranker_does(project: Workspace, method: str) -> None:
-    _, model, data = load_version(project, DATASET)
-    found = rank(model, data, method=method)
-    expected = RANKERS[method]().suspicion(model, data)
-    assert torch.equal(found.suspicion, expected)
-    assert (found.criterion is None) == (method not in ("psi", "ntk"))
-
-
-@pytest.mark.filterwarnings("ignore::puma.label_errors.WeakSignalWarning")
-def test_the_criterion_and_the_weight_decay_reach_the_ranker(project: Workspace) -> None:
-    _, model, data = load_version(project, DATASET)
-    ranker = RANKERS["psi"](  # type: ignore[call-arg]
-        criterion="training_loss", weight_decay=0.5, check=False
-    )
-    found = rank(model, data, criterion="training_loss", weight_decay=0.5)
-    assert torch.equal(found.suspicion, ranker.suspicion(model, data))
-    other = rank(model, data, criterion="training_loss", weight_decay=0.0)
-    assert not torch.equal(found.suspicion, other.suspicion)
-
-
-@pytest.mark.filterwarnings("ignore::puma.label_errors.WeakSignalWarning")
-def test_all_rankings_begin_with_the_loss(project: Workspace) -> None:
-    _, model, data = load_version(project, DATASET)
-    found = rank_all(model, data, ["psi", "loss", "self_influence"], criterion="soft_ece")
-    assert [(name, each.criterion) for name, each in found.items()] == [
-        ("loss", None),
-        ("psi", "soft_ece"),
-        ("self_influence", None),
-    ]
-    with pytest.raises(SettingsError, match="unknown ranker 'oracle'"):
-        rank_all(model, data, ["oracle"])
-
-
-def test_it_names_nobody(ranked: Suspects) -> None:
-    assert repr(ranked) == "Suspects('coins', psi on validation_loss, n=70)"
-
-
-# --- the file for review ---
-
-
-def several_rows_each() -> Suspects:
-    """Six rows of three people; the last two rows are the most suspect."""
-    owners = ["ann", "ann", "bo, jr", "bo, jr", "cy", "ann"]
-    train = Examples.of(torch.zeros(6, 2), torch.tensor([0, 1, 0, 1, 0, 1]), owners)
-    return Suspects(
-        Dataset("toy", train, train, ("no", "yes")),
-        "psi",
-        "soft_ece",
-        suspicion=torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64),
-        loss=torch.tensor([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], dtype=torch.float64),
-        predicted=torch.tensor([1, 1, 1, 1, 1, 0]),
-    )
-
-
-def test_the_file_is_a_request_for_the_owners_with_what_speaks_against_each(tmp_path: Path) -> None:
-    found, path = several_rows_each(), tmp_path / "review.csv"
-    found.write(path, 4)
-    assert path.stat().st_mode & 0o777 == 0o600
-    with path.open(newline="") as stream:
-        lines = [*csv.DictReader(stream)]
-    assert [line["subject_id"] for line in lines] == ["ann", "cy", "bo, jr"]
-    assert lines[0]["reason"] == (
-        "suspect 1 by psi on soft_ece (5); 6 by loss; labelled yes; the model says no"
-    )
-    assert lines[2]["reason"] == (
-        "suspect 3 by psi on soft_ece (3); 4 by loss; labelled yes; the model says yes / "
-        "suspect 4 by psi on soft_ece (2); 3 by loss; labelled no; the model says yes"
-    )
-    request = DeletionSet.read(path, Dataset("toy", *_with_more(found), ("no", "yes")))
-    assert request.subject_ids == ("ann", "bo, jr", "cy")
-    assert request.rows.tolist() == [0, 1, 2, 3, 4, 5]  # ann's other rows, too
-
-
-def _with_more(found: Suspects) -> tuple[Examples, Examples]:
-    """The same people's rows and another's: nobody may ask for all."""
-    train = found.dataset.train
-    features = torch.zeros(8, 2)
-    labels = torch.cat([train.labels, torch.tensor([0, 1])])
-    more = Examples.of(features, labels, [*train.subject_ids.tolist(), "dot", "dot"])
-    return more, more
-
-
-def test_what_may_have_been_reviewed_is_not_overwritten(tmp_path: Path) -> None:
-    found, path = several_rows_each(), tmp_path / "review.csv"
-    found.write(path, 2)
-    before = path.read_text()
-    found.write(path, 2)  # the same again
-    assert path.read_text() == before
-    with pytest.raises(SettingsError, match="is there already, and may have been reviewed"):
-        found.write(path, 3)
-    path.write_text(before.splitlines()[0] + "\n")
-    with pytest.raises(SettingsError, match="is there already, and may have been reviewed"):
-        found.write(path, 2)
-    for occupied in (tmp_path, tmp_path / "link"):
-        if occupied != tmp_path:
-            occupied.symlink_to("nowhere")
-        with pytest.raises(SettingsError, match="is there already"):
-            found.write(occupied, 2)
-    with pytest.raises(SettingsError, match=f"{tmp_path}/none: no such folder; make it"):
-        found.write(tmp_path / "none" / "review.csv", 2)
-    assert {each.name for each in tmp_path.iterdir()} == {"review.csv", "link"}
-
-
-@pytest.mark.parametrize("top", [0, 7])
-def test_there_must_be_so_many_rows(tmp_path: Path, top: int) -> None:
-    with pytest.raises(SettingsError, match=f"top must be between 1 and the 6 .* got {top}"):
-        several_rows_each().write(tmp_path / "review.csv", top)
 
 
 # --- puma suspects ---
@@ -345,7 +198,7 @@ def test_the_file_can_become_the_dataset_s_request(own: Workspace, tmp_path: Pat
 def test_what_is_wrong_is_said_before_the_work(
     project: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puma.workflows.suspects.rank", lambda *_, **__: pytest.fail("ranked"))
+    monkeypatch.setattr("puma.label_errors.suspects.rank", lambda *_, **__: pytest.fail("ranked"))
     for arguments, told in {
         ("--top", "0"): "top must be between 1 and the 70 training rows, got 0",
         ("--top", "71"): "top must be between 1 and the 70 training rows, got 71",
@@ -401,7 +254,7 @@ def test_other_warnings_are_not_swallowed(
         warnings.warn("of ours", WeakSignalWarning, stacklevel=1)
         return several_rows_each()
 
-    monkeypatch.setattr("puma.workflows.suspects.rank", warn)
+    monkeypatch.setattr("puma.label_errors.suspects.rank", warn)
     with pytest.warns(RuntimeWarning, match="a stranger's"):
         result = puma(project.root, DATASET, "--top", "2")
     assert result.stderr == "puma: of ours\n"
