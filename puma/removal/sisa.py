@@ -176,7 +176,7 @@ class SISA(SisaSettings, RemovalMethod):
     def _manifest(self, dataset: Dataset) -> dict[str, Any]:
         return {"data_digest": dataset.digest, **self.model_dump(), "method": self.method}
 
-    def _bar(self, total: int, label: str, progress: bool) -> tqdm:
+    def _bar(self, total: int, label: str, progress: bool) -> tqdm[Any]:
         return tqdm(total=total, desc=label, unit="slice", disable=not progress, mininterval=0.5)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,6 +107,28 @@ def test_fit_and_remove_do_nothing_else(dataset, model):
     assert method.calls == ["train", "patch"]
     assert found.parameters["layers"] == "4-2"
     assert found.criterion_drift == 0
+
+
+@pytest.mark.slow
+def test_no_import_of_pytorch_falls_into_the_measured_seconds():
+    code = """
+import sys, torch
+from puma.data import Dataset, Examples
+from puma.removal import PUMA
+from puma.requests.deletion_set import DeletionSet
+rows = Examples.of(torch.eye(4), torch.tensor([0, 1, 0, 1]))
+data = Dataset("toy", rows, rows, ("a", "b"))
+before = set(sys.modules)
+method = PUMA(budget=1.0)
+trained = method.fit(torch.nn.Linear(4, 2), data, progress=False)
+method.remove(trained, DeletionSet.of(["0"], data), progress=False)
+print(sorted(name for name in set(sys.modules) - before if name.startswith("torch")))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"
+    assert result.stderr == ""  # nor a warning of what PyTorch itself is built on
 
 
 def test_a_method_without_settings_is_one_file_and_one_row(monkeypatch):
