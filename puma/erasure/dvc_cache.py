@@ -1,20 +1,17 @@
-"""What DVC keeps of a project besides the working tree, and who needs which part of it.
+"""The cache of the DVC project around a workspace, and what its stages name in it.
 
-Objects are named by the MD5 of their content; one that ends in ``.dir`` lists a folder's files.
-``dvc.lock`` says which objects the stages made last, the run cache which ones they ever made.
+DVC names an object by the MD5 of its content. An object whose name ends in ``.dir`` lists the
+files of a folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import yaml
+from typing import TYPE_CHECKING
 
 from puma.errors import DataError
 from puma.project.files import write_text
@@ -23,31 +20,35 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 FOLDER = ".dir"
-LOCK = "dvc.lock"
-SKIPPED = {".git", ".dvc", ".venv", "node_modules"}  # no pipeline lies there
 
 
 @dataclass(frozen=True)
-class Record:
-    """One thing that names objects: what a stage made last (``stage``) or once (``run``), what
-    the user tracks (``pointer``), the files of a folder (``folder``).
+class Stage:
+    """A stage of ``dvc.yaml``, or what a ``.dvc`` file tracks.
 
-    ``path``: the file that says so; ``name``: the stage's in it. ``objects``: with those in its
-    folders. ``outs``: the places in the working tree, of a stage alone.
+    Attributes:
+        name: Its name in ``file``; empty for a ``.dvc`` file.
+        file: The ``dvc.lock`` or ``.dvc`` file that names its objects.
+        outs: The files and folders of the working tree that it made.
+        objects: The objects of its outs, those in folders among them.
     """
 
-    kind: Literal["stage", "run", "pointer", "folder"]
-    path: Path
     name: str
+    file: Path
+    outs: frozenset[Path]
     objects: frozenset[str]
-    outs: tuple[Path, ...] = ()
 
 
 class DvcCache:
-    """The cache of the DVC project around ``root``, wherever it was configured to be.
+    """DVC's cache, wherever it was configured to be.
 
-    ``inside``: whether it is the project's own, not one that several may share. ``remotes``: the
-    names of the places that `dvc push` copies to.
+    Attributes:
+        root: The DVC project.
+        folder: The folder of the cache.
+        inside: Whether the cache lies in the project. One outside may be shared.
+        remotes: The names of the places that `dvc push` copies to.
+        objects: The name of every object, and its files: DVC before version 3 had another layout,
+            and both may be there.
     """
 
     def __init__(self, repo: Repo) -> None:
@@ -56,11 +57,16 @@ class DvcCache:
         self.folder = Path(repo.cache.local_cache_dir)
         self.inside = self.folder.is_relative_to(self.root)
         self.remotes = tuple(sorted(repo.config["remote"]))
-        self._objects: dict[str, list[Path]] | None = None
+        self.objects: dict[str, list[Path]] = {}
+        for layout in (self.folder / "files" / "md5", self.folder):
+            for path in sorted(layout.glob("[0-9a-f][0-9a-f]/*")):
+                name = path.parent.name + path.name
+                if len(name.removesuffix(FOLDER)) == 32:
+                    self.objects.setdefault(name, []).append(path)
 
     @classmethod
     def of(cls, root: Path) -> DvcCache | None:
-        """None where ``root`` is in no DVC project."""
+        """Return the cache of the project that ``root`` lies in, or None if it is in none."""
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
 
@@ -69,113 +75,80 @@ class DvcCache:
         except NotDvcRepoError:
             return None
 
+    def stages(self) -> list[Stage]:
+        """Read every stage and every ``.dvc`` file of the project.
+
+        Raises:
+            DataError: DVC cannot read one of them.
+        """
+        from dvc.dvcfile import LOCK_FILE
+        from dvc.exceptions import DvcException
+        from dvc.stage import PipelineStage
+
+        found = []
+        try:
+            for stage in self._repo.index.stages:
+                file, name = Path(stage.path), ""
+                if isinstance(stage, PipelineStage):
+                    file, name = file.with_name(LOCK_FILE), stage.name
+                outs = frozenset(Path(out.fs_path) for out in stage.outs)
+                names = {out.hash_info.value for out in stage.outs if out.hash_info}
+                lists = [self.listed(each) for each in names if each in self.objects]
+                objects = names.union(*(files.values() for files in lists))
+                found.append(Stage(name, file, outs, frozenset(objects)))
+        except DvcException as error:
+            raise DataError(
+                f"{self.root}: DVC cannot read this project ({error}); repair it until `dvc "
+                "status` works, and run the command again"
+            ) from error
+        return found
+
+    def listed(self, name: str) -> dict[str, str]:
+        """Return the files of a folder, by their path in it; empty for an object that is none.
+
+        Raises:
+            DataError: The object is not a list as DVC writes it.
+        """
+        if not name.endswith(FOLDER):
+            return {}
+        path = self.objects[name][0]
+        try:
+            return {file["relpath"]: file["md5"] for file in json.loads(path.read_bytes())}
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"{path}: is not a list of a folder's files, as DVC writes it; delete it, and "
+                "`dvc repro` makes it again"
+            ) from error
+
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keeps DVC's own commands out meanwhile. Raises DataError while one of them runs."""
+    def locked(self) -> Iterator[None]:
+        """Keep DVC's own commands out.
+
+        Raises:
+            DataError: One of them is running.
+        """
         from dvc.lock import LockError
         from dvc.rwlock import rwlock
 
-        # While it runs a stage, DVC gives the first lock away, and holds the second.
+        # While DVC runs a stage it releases the first lock and holds the second.
         hardlink = self._repo.config["core"].get("hardlink_lock", False)
+        place, files, everything = self._repo.tmp_dir, self._repo.fs, [str(self.root)]
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self._repo.lock)
-                everything = [str(self.root)]
-                held.enter_context(
-                    rwlock(
-                        self._repo.tmp_dir, self._repo.fs, "puma erase", [], everything, hardlink
-                    )
-                )
+                held.enter_context(rwlock(place, files, "puma erase", [], everything, hardlink))
             except LockError as error:
                 raise DataError(
                     f"{self.root}: a DVC command is running in this project; wait for its end"
                 ) from error
             yield
 
-    @property
-    def objects(self) -> dict[str, list[Path]]:
-        """Every object by its name; in the places of DVC 3 and of earlier ones, if it is there."""
-        if self._objects is None:
-            self._objects = {}
-            for place in (self.folder / "files" / "md5", self.folder):
-                for path in sorted(place.glob("[0-9a-f][0-9a-f]/*")):
-                    if (name := self.name_of(path)) is not None:
-                        self._objects.setdefault(name, []).append(path)
-        return self._objects
-
-    def name_of(self, path: Path) -> str | None:
-        """The name of the object that ``path`` is; None for another file."""
-        name = path.parent.name + path.name
-        digest = name.removesuffix(FOLDER)
-        known = path.is_relative_to(self.folder) and len(digest) == 32 and not path.is_dir()
-        return name if known and set(digest) <= set("0123456789abcdef") else None
-
-    def records(self) -> list[Record]:
-        """All that names objects here. Raises DataError for a file of DVC's that is broken."""
-        found = [
-            Record("folder", paths[0], name, self._expanded({name}))
-            for name, paths in self.objects.items()
-            if _lists(name)
-        ]
-        for path in sorted((self.folder / "runs").glob("*/*/*")):
-            said = _read(path)
-            found.append(Record("run", path, said.get("cmd", ""), self._named(said)))
-        for path in _project_files(self.root):
-            said = _read(path)
-            if path.name != LOCK:
-                found.append(Record("pointer", path, path.name, self._named(said)))
-                continue
-            for name, stage in (said.get("stages") or {}).items():
-                outs = tuple(path.parent / out["path"] for out in stage.get("outs", ()))
-                found.append(Record("stage", path, name, self._named(stage), outs))
-        return found
-
-    def _named(self, said: dict[str, Any]) -> frozenset[str]:
-        names = {out["md5"] for out in said.get("outs") or () if out.get("md5")}
-        return self._expanded(names)
-
-    def _expanded(self, names: set[str]) -> frozenset[str]:
-        """``names``, and what the folders among them list, as far as the cache has the lists."""
-        folders = [self.objects[name][0] for name in names & self.objects.keys() if _lists(name)]
-        return frozenset(names).union(*map(_listed, folders))
-
 
 def forget_stages(lock: Path, names: set[str]) -> None:
-    """Take stages out of a ``dvc.lock``, so that DVC takes them for such as never ran."""
+    """Take stages out of a ``dvc.lock``, so that DVC treats them as never run."""
     from dvc.utils.serialize import dumps_yaml, loads_yaml
 
-    said = loads_yaml(lock.read_text(encoding="utf-8"), typ="rt")
-    for name in names & said["stages"].keys():
-        del said["stages"][name]
-    write_text(lock, dumps_yaml(said))
-
-
-def _lists(name: str) -> bool:
-    return name.endswith(FOLDER)
-
-
-def _listed(path: Path) -> set[str]:
-    try:
-        return {entry["md5"] for entry in json.loads(path.read_bytes())}
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(
-            f"{path}: is no list of a folder's files, as DVC writes it; remove it, and `dvc repro` "
-            "makes it again"
-        ) from error
-
-
-def _project_files(root: Path) -> Iterator[Path]:
-    """The ``dvc.lock`` and ``*.dvc`` files of a project."""
-    for folder, below, names in os.walk(root):
-        below[:] = sorted(name for name in below if name not in SKIPPED)
-        for name in sorted(names):
-            if name == LOCK or name.endswith(".dvc"):
-                yield Path(folder, name)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        said = yaml.safe_load(path.read_bytes())
-    except yaml.YAMLError as error:
-        raise DataError(f"{path}: is no YAML, as DVC writes it; restore it or remove it") from error
-    return said if isinstance(said, dict) else {}
+    content = loads_yaml(lock.read_text(encoding="utf-8"), typ="rt")
+    for name in names & content["stages"].keys():
+        del content["stages"][name]
+    write_text(lock, dumps_yaml(content))

@@ -30,7 +30,7 @@ from puma.erasure.execution import (
 )
 from puma.erasure.out_of_reach import beyond
 from puma.erasure.plan import digests_of, fragments_of, kept_versions, plan_for
-from puma.erasure.version_files import Digests, version_files, weights_in_tree
+from puma.erasure.version_files import VersionDigests, version_files, weights_in_tree
 from puma.erasure.weight_search import Search, WeightFragments, search
 from puma.errors import DataError, RegistryError
 from puma.project.workspace import Workspace
@@ -116,7 +116,7 @@ def _alone(workspace: Workspace, cache: DvcCache | None) -> Iterator[None]:
         try:
             held.enter_context(writing(workspace).acquire(timeout=0))
             if cache is not None:
-                held.enter_context(cache.alone())
+                held.enter_context(cache.locked())
         except Timeout as error:
             raise RegistryError(
                 f"{workspace.root}: another process is registering or promoting; wait for its end"
@@ -193,7 +193,7 @@ def _survey(
 
 
 def _state(
-    client: MlflowClient, workspace: Workspace, plan: Plan, digests: Digests
+    client: MlflowClient, workspace: Workspace, plan: Plan, digests: VersionDigests
 ) -> Mapping[str, Tensor]:
     """The version's weights; of one that came back, those that the working tree has, if any."""
     if plan.run_id:

@@ -53,7 +53,12 @@ def _data(workspace: Workspace, stone: Tombstone) -> str:
 
 
 def _dvc(cache: DvcCache) -> list[str]:
-    said = []
+    others = "" if cache.inside else ", and those of other projects that share the cache"
+    said = [
+        f"left to `dvc gc --workspace`: metrics, notebooks and plots of the version in "
+        f"{cache.folder} (numbers, no weights). It also removes all other objects that dvc.lock "
+        f"and the .dvc files do not name now: those of other versions and git branches{others}"
+    ]
     if cache.remotes:
         said.append(
             f"DVC remotes ({', '.join(cache.remotes)}): what was pushed stays there; delete the "

@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from puma.erasure.execution import Plan, read_plan
-from puma.erasure.version_files import Digests
+from puma.erasure.version_files import VersionDigests
 from puma.erasure.weight_search import SHORTEST, WeightFragments, pieces
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
@@ -17,7 +17,6 @@ from puma.registry.loading import load_graph
 from puma.registry.tombstones import Tombstone
 from puma.registry.versions import (
     CHAMPION,
-    FINGERPRINT,
     WEIGHTS,
     RegisteredVersion,
     choose_version,
@@ -97,13 +96,14 @@ def kept_versions(
     return {number: client.get_model_version(name, str(number)) for number in numbers}
 
 
-def digests_of(stone: Tombstone, kept: dict[int, ModelVersion]) -> Digests:
-    return Digests(
-        stone.dataset,
-        stone.fingerprint,
-        stone.weights_digest,
-        frozenset(found.tags[FINGERPRINT] for found in kept.values()),
-        frozenset(found.tags[WEIGHTS] for found in kept.values()),
+def digests_of(tombstone: Tombstone, kept: dict[int, ModelVersion]) -> VersionDigests:
+    return VersionDigests(
+        tombstone.dataset,
+        tombstone.fingerprint,
+        tombstone.weights_digest,
+        shares_weights=any(
+            found.tags[WEIGHTS] == tombstone.weights_digest for found in kept.values()
+        ),
     )
 
 

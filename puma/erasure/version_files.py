@@ -1,64 +1,64 @@
-"""Which files of a project belong to one version: its own, and what was made with it."""
+"""Which files of the working tree and which objects of DVC's cache are one version's."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from pydantic import ValidationError
 
-from puma.erasure.dvc_cache import DvcCache, Record
+from puma.erasure.dvc_cache import DvcCache
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
-from puma.settings import is_original
+from puma.settings import ORIGINAL, is_original
 
-LARGEST = 1 << 20  # bytes of a receipt
-Whose = Literal["its", "another's"]
+LARGEST = 1 << 20  # bytes of a record
 
 
 @dataclass(frozen=True)
-class Digests:
-    """A version, and what is known of all others that are kept: by their digests."""
+class VersionDigests:
+    """The digests by which a version's records are recognised.
+
+    Attributes:
+        dataset: Its data set.
+        fingerprint: Its fingerprint.
+        weights_digest: The digest of its weights.
+        shares_weights: Whether a kept version has the same weights.
+    """
 
     dataset: str
     fingerprint: str
     weights_digest: str
-    kept_fingerprints: frozenset[str]
-    kept_weights: frozenset[str]
+    shares_weights: bool
 
-    def whose(self, content: bytes) -> Whose | None:
-        """Whose receipt, audit or fingerprint file ``content`` is; None for anything else."""
+    def match(self, content: bytes) -> bool:
+        """Whether this is the version's model record, audit record or fingerprint file."""
         text = content.strip()
         if not text.startswith(b"{"):
-            return self._named(text.decode("ascii", "replace"))
+            return text == self.fingerprint.encode()
         try:
-            said = json.loads(text)
-            weights = said.get("weights_digest")
+            record = json.loads(text)
         except ValueError:
-            return None
-        if not isinstance(weights, str):
-            return None
-        try:
-            named = self._named(ModelRecord.model_validate(said).fingerprint)
-        except ValidationError:  # an audit's; of two versions with the same weights, of both
-            named = None
-        if named is not None or weights != self.weights_digest:
-            return named or ("another's" if weights in self.kept_weights else None)
-        return "another's" if weights in self.kept_weights else "its"
-
-    def _named(self, fingerprint: str) -> Whose | None:
-        if fingerprint == self.fingerprint:
-            return "its"
-        return "another's" if fingerprint in self.kept_fingerprints else None
+            return False
+        with contextlib.suppress(ValidationError):  # raised for an audit record
+            if ModelRecord.model_validate(record).fingerprint == self.fingerprint:
+                return True
+        # An audit of shared weights is about the kept version, too.
+        return record.get("weights_digest") == self.weights_digest and not self.shares_weights
 
 
 @dataclass
 class VersionFiles:
-    """``files`` and folders to remove, ``objects`` of DVC's cache among them; ``stages``: a
-    ``dvc.lock`` -> the stages to take out of it. ``kept``: path -> why another needs it."""
+    """What an erasure removes outside the registry.
+
+    Attributes:
+        files: Files and folders, objects of DVC's cache among them.
+        stages: The stages to take out of ``dvc.lock``, by that file.
+        kept: Objects that something else needs, and what.
+    """
 
     files: set[Path] = field(default_factory=set)
     stages: dict[Path, set[str]] = field(default_factory=dict)
@@ -66,111 +66,94 @@ class VersionFiles:
 
 
 def version_files(
-    workspace: Workspace, cache: DvcCache | None, digests: Digests, holding: Collection[Path]
+    workspace: Workspace, cache: DvcCache | None, digests: VersionDigests, holding: Collection[Path]
 ) -> VersionFiles:
-    """What is the version's of the project; ``holding``: the files that hold its weights.
+    """Find what a version has outside the registry.
 
-    What the working tree has is known by its receipt and audit. What lies in the cache is known
-    by its content: an object that holds the weights, or is the version's receipt or audit, leads
-    to the runs of stages that made it, and those to whatever else they made. An object that
-    something else needs, too, is kept.
+    Args:
+        workspace: The project. A version's files are recognised by its model record and its
+            audit record in ``lineage/``.
+        cache: DVC's cache. The version's objects are those that hold its weights, its records,
+            and what its training recorded beside the weights.
+        digests: The version's.
+        holding: The files that hold its weights.
     """
     found = VersionFiles()
-    receipts, audits = _lineage(workspace, digests)
-    for name in receipts:
-        found.files |= _model_files(workspace, digests.dataset, name)
-    for name in audits:
-        found.files |= _audit_files(workspace, digests.dataset, name)
-    described = {workspace.model_record(digests.dataset, name) for name in receipts}
-    described |= {workspace.audit(digests.dataset, name) for name in audits}
+    records = _records(workspace, digests)
+    for record in records:
+        found.files |= _files_beside(workspace, digests.dataset, record)
     if cache is not None:
-        _in_cache(cache, digests, set(holding), described, found)
+        _add_cached(found, cache, _own_objects(workspace, cache, digests, holding), set(records))
     found.files = {path for path in found.files if path.exists() or path.is_symlink()}
     return found
 
 
-def weights_in_tree(workspace: Workspace, digests: Digests) -> Path | None:
-    """The version's weights in the working tree; None when its receipt is not there."""
-    receipts, _ = _lineage(workspace, digests)
-    paths = [workspace.weights(digests.dataset, name) for name in receipts]
+def weights_in_tree(workspace: Workspace, digests: VersionDigests) -> Path | None:
+    """Return the version's weights in the working tree; None when its record is not there."""
+    names = [record.stem for record in _records(workspace, digests)]
+    paths = [workspace.weights(digests.dataset, name) for name in names]
     return next((path for path in paths if path.exists()), None)
 
 
-def _lineage(workspace: Workspace, digests: Digests) -> tuple[list[str], list[str]]:
-    """The names of the receipts and of the audits in the working tree that are the version's."""
-    folder = workspace.model_record(digests.dataset, "any").parent
-    names = [
-        path.name.removesuffix(".json")
-        for path in sorted(folder.glob("*.json"))
-        if digests.whose(path.read_bytes()) == "its"
-    ]
-    audits = [name.removesuffix(".audit") for name in names if name.endswith(".audit")]
-    return [name for name in names if not name.endswith(".audit")], audits
+def _records(workspace: Workspace, digests: VersionDigests) -> list[Path]:
+    """The version's model records and audit records in the working tree."""
+    paths = workspace.model_record(digests.dataset, "any").parent.glob("*.json")
+    return [path for path in sorted(paths) if digests.match(path.read_bytes())]
 
 
-def _model_files(workspace: Workspace, dataset: str, name: str) -> set[Path]:
-    files = {workspace.model_record(dataset, name), workspace.weights(dataset, name)}
-    files.add(workspace.plots(dataset, f"{name}-loss"))
+def _files_beside(workspace: Workspace, dataset: str, record: Path) -> set[Path]:
+    """The record, and what the stage that wrote it makes."""
+    name = record.stem
+    if name.endswith(".audit"):
+        name = name.removesuffix(".audit")
+        return {record, workspace.metrics(dataset, name), workspace.figures(dataset, name)}
+    files = {record, workspace.weights(dataset, name), workspace.plots(dataset, f"{name}-loss")}
     if is_original(name):
         files |= {workspace.identity(dataset, name), workspace.records(dataset, name)}
     return files
 
 
-def _audit_files(workspace: Workspace, dataset: str, name: str) -> set[Path]:
-    return {
-        workspace.audit(dataset, name),
-        workspace.metrics(dataset, name),
-        workspace.figures(dataset, name),
+def _own_objects(
+    workspace: Workspace, cache: DvcCache, digests: VersionDigests, holding: Collection[Path]
+) -> set[str]:
+    own = {
+        name
+        for name, paths in cache.objects.items()
+        if any(path in holding for path in paths) or _is_record(paths[0], digests)
     }
-
-
-def _in_cache(
-    cache: DvcCache,
-    digests: Digests,
-    holding: set[Path],
-    described: set[Path],
-    found: VersionFiles,
-) -> None:
-    told = {name: _whose(paths[0], digests) for name, paths in cache.objects.items()}
-    its = {name for name, whose in told.items() if whose == "its"}
-    its |= {name for name, paths in cache.objects.items() if holding & set(paths)}
-    others = {name for name, whose in told.items() if whose == "another's"}
-    unwanted, needed = set(its), _Needs()
-    for record in cache.records():
-        by_place = bool(described & set(record.outs))
-        its_own = (by_place or record.objects & its) and not record.objects & others
-        if its_own and record.kind != "pointer":
-            unwanted |= record.objects
-            if record.kind == "run":
-                found.files.add(record.path)
-            if record.kind == "stage":
-                found.stages.setdefault(record.path, set()).add(record.name)
-                # Where the tree holds another version by now, its places are not this one's.
-                found.files |= set(record.outs) if by_place else set(record.outs) & holding
-        elif record.kind != "folder":  # a folder is needed by whoever names it
-            needed.add(record)
-    for name in unwanted & cache.objects.keys():
-        if (reason := needed.by.get(name)) is None:
-            found.files |= set(cache.objects[name])
+    # An original's folder holds what its training recorded, too: parts of the weights.
+    marks = [
+        workspace.weights(digests.dataset, ORIGINAL).name,
+        workspace.identity(digests.dataset, ORIGINAL).name,
+    ]
+    inside, elsewhere = set[str](), set[str]()
+    for name in list(cache.objects):
+        files = cache.listed(name)
+        if own & {files.get(mark) for mark in marks}:
+            inside |= {name, *files.values()}
         else:
-            found.kept |= dict.fromkeys(cache.objects[name], reason)
+            elsewhere |= set(files.values())
+    return own | ((inside - elsewhere) & cache.objects.keys())
 
 
-class _Needs:
-    """Object -> the first that needs it."""
-
-    def __init__(self) -> None:
-        self.by: dict[str, str] = {}
-
-    def add(self, record: Record) -> None:
-        what = {
-            "stage": f"stage {record.name} of {record.path} made it, too",
-            "run": f"another run of a stage made it, too ({record.path})",
-            "pointer": f"{record.path} tracks it",
-        }[record.kind]
-        for name in record.objects:
-            self.by.setdefault(name, what)
+def _is_record(path: Path, digests: VersionDigests) -> bool:
+    return path.stat().st_size <= LARGEST and digests.match(path.read_bytes())
 
 
-def _whose(path: Path, digests: Digests) -> Whose | None:
-    return digests.whose(path.read_bytes()) if path.stat().st_size <= LARGEST else None
+def _add_cached(found: VersionFiles, cache: DvcCache, own: set[str], records: set[Path]) -> None:
+    """Add the version's stages and objects; ``records``: its records in the working tree."""
+    needed: dict[str, str] = {}
+    for stage in cache.stages():
+        made_record = bool(records & stage.outs)
+        if stage.name and (made_record or own & stage.objects):
+            found.stages.setdefault(stage.file, set()).add(stage.name)
+            if made_record:  # else the working tree has another version there by now
+                found.files |= stage.outs
+        else:
+            by = f"stage {stage.name} of {stage.file} made it, too" if stage.name else ""
+            needed |= dict.fromkeys(stage.objects, by or f"{stage.file} tracks it")
+    for name in own:
+        if name in needed:
+            found.kept |= dict.fromkeys(cache.objects[name], needed[name])
+        else:
+            found.files |= set(cache.objects[name])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from puma.erasure.dvc_cache import DvcCache, forget_stages
+from puma.erasure.dvc_cache import DvcCache, Stage, forget_stages
 from puma.errors import DataError
 
 A, B, C, D = (letter * 32 for letter in "abcd")
@@ -48,45 +48,45 @@ def test_objects_of_every_layout(root: Path) -> None:
 def test_who_names_which_objects(root: Path) -> None:
     put(root, f"{B}.dir", json.dumps([{"md5": A, "relpath": "x"}, {"md5": C, "relpath": "y"}]))
     put(root, A, "")
-    (root / "sub").mkdir()
-    lock = root / "sub" / "dvc.lock"
-    lock.write_text(
+    sub = root / "sub"
+    sub.mkdir()
+    (sub / "dvc.yaml").write_text(
+        "stages:\n  train:\n    matrix:\n      n: [x]\n    cmd: a\n    outs: [model, gone]\n"
+        "  other:\n    cmd: b\n    deps: [model]\n"
+    )
+    (sub / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  train@x:\n    cmd: a\n    outs:\n"
-        f"    - path: model\n      md5: {B}.dir\n    - path: gone\n"
+        f"    - path: model\n      md5: {B}.dir\n"
         f"  other:\n    cmd: b\n    deps:\n    - path: model\n      md5: {B}.dir\n"
     )
     (root / "data.dvc").write_text(f"outs:\n- md5: {D}\n  path: data\n")
-    run = root / ".dvc/cache/runs/ab/abc/def"
-    run.parent.mkdir(parents=True)
-    run.write_text(f"cmd: train\nouts:\n- path: model\n  md5: {A}\n")
-    found = {(one.kind, one.path, one.name): one for one in cache_of(root).records()}
-    folder = root / ".dvc/cache/files/md5/bb" / f"{B[2:]}.dir"
-    whole = {f"{B}.dir", A, C}
-    assert {key: set(one.objects) for key, one in found.items()} == {
-        ("folder", folder, f"{B}.dir"): whole,
-        ("run", run, "train"): {A},
-        ("stage", lock, "train@x"): whole,
-        ("stage", lock, "other"): set(),
-        ("pointer", root / "data.dvc", "data.dvc"): {D},
+    found = {stage.name: stage for stage in cache_of(root).stages()}
+    assert found == {
+        "train@x": Stage(
+            "train@x",
+            sub / "dvc.lock",
+            frozenset({sub / "model", sub / "gone"}),
+            frozenset({f"{B}.dir", A, C}),
+        ),
+        "other": Stage("other", sub / "dvc.lock", frozenset(), frozenset()),
+        "": Stage("", root / "data.dvc", frozenset({root / "data"}), frozenset({D})),
     }
-    assert found["stage", lock, "train@x"].outs == (root / "sub/model", root / "sub/gone")
 
 
-@pytest.mark.parametrize(
-    ("place", "content", "words"),
-    [
-        ("dvc.lock", "stages: [", "is no YAML"),
-        (f".dvc/cache/files/md5/bb/{B[2:]}.dir", "{", "is no list of a folder's files"),
-        (f".dvc/cache/files/md5/bb/{B[2:]}.dir", '[{"relpath": "x"}]', "is no list"),
-    ],
-)
-def test_what_is_broken_is_named(root: Path, place: str, content: str, words: str) -> None:
-    path = root / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
-    with pytest.raises(DataError, match=words) as caught:
-        cache_of(root).records()
+@pytest.mark.parametrize("content", ["{", '[{"relpath": "x"}]'])
+def test_a_broken_list_is_named(root: Path, content: str) -> None:
+    path = put(root, f"{B}.dir", content)
+    with pytest.raises(DataError, match="is not a list of a folder's files") as caught:
+        cache_of(root).listed(f"{B}.dir")
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dvc.lock", "data.dvc"])
+def test_what_dvc_cannot_read_is_refused(root: Path, name: str) -> None:
+    (root / "dvc.yaml").write_text("stages:\n  a:\n    cmd: a\n")
+    (root / name).write_text("stages: [")
+    with pytest.raises(DataError, match=f"DVC cannot read this project .*{name}"):
+        cache_of(root).stages()
 
 
 def test_forgotten_stages_leave_the_rest_as_it_is_written(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_forgotten_stages_leave_the_rest_as_it_is_written(tmp_path: Path) -> Non
 
 def test_only_one_command_at_a_time(root: Path) -> None:
     with (
-        cache_of(root).alone(),
+        cache_of(root).locked(),
         pytest.raises(DataError, match="a DVC command is running"),
-        cache_of(root).alone(),
+        cache_of(root).locked(),
     ):
         pass
-    with cache_of(root).alone():
+    with cache_of(root).locked():
         pass
