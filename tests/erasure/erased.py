@@ -1,4 +1,4 @@
-"""What the tests of an erasure share: a project to erase from, and looking at what is left."""
+"""What the tests of erasing share: erasing, and looking at what is left."""
 
 from __future__ import annotations
 
@@ -7,40 +7,14 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from puma.erasure.erase import Erasure, erase
 from puma.project.workspace import Workspace
 from puma.registry import open_store
-from puma.registry.promotion import promote
-from tests.audited import copy_of
-from tests.registry.projects import (
-    DATASET,
-    copy_store,
-    make_model,
-    make_project,
-)
-from tests.registry.served import make_servable
+from tests.registry.projects import DATASET, make_model
 
 NAME = f"puma-{DATASET}"
 SEEDS = {1: 0, 2: 1, 3: 2}  # version -> of its weights
 PLANTED = "planted-in-a-parameter"
-
-
-@pytest.fixture(scope="module")
-def promoted(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Versions 1 original, 2 retrain, 3 puma, which serves. Shared: read it only."""
-    workspace = make_project(tmp_path_factory.mktemp("promoted") / "project")
-    copy_store(template, workspace)
-    make_servable(workspace)
-    promote(workspace, DATASET, 3)
-    return workspace
-
-
-@pytest.fixture
-def servable(promoted: Workspace, tmp_path: Path) -> Workspace:
-    """Such a project of this test's own."""
-    return copy_of(promoted, tmp_path / "servable")
 
 
 def act(workspace: Workspace, version: int | str = 1) -> Erasure:

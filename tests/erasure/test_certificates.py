@@ -21,8 +21,6 @@ from tests.erasure.erased import (
     NAME,
     act,
     ids_of,
-    promoted,
-    servable,
 )
 from tests.registry.projects import (
     DATASET,
@@ -31,7 +29,7 @@ from tests.registry.projects import (
 )
 from tests.registry.served import answer
 
-__all__ = ["promoted", "servable"]
+pytestmark = pytest.mark.slow
 
 
 def kept_certificate(workspace: Workspace, version: int) -> Path:

@@ -20,15 +20,12 @@ from tests.erasure.erased import (
     act,
     first_layer,
     holders,
-    promoted,
-    servable,
 )
 from tests.registry.projects import (
     DATASET,
 )
 
-__all__ = ["promoted", "servable"]
-
+pytestmark = pytest.mark.slow
 
 STEPS = (
     "keep_certificates",

@@ -25,7 +25,6 @@ from puma.registry import list_versions, open_store, register_all
 from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
 from puma.settings import ORIGINAL
-from tests.registry.fixtures import _default_store, template
 from tests.registry.projects import (
     DATASET,
     DELETION,
@@ -35,7 +34,8 @@ from tests.registry.projects import (
     write_version,
 )
 
-__all__ = ["_default_store", "template"]
+pytestmark = pytest.mark.slow
+
 VERSIONS = ("original", "retrain", "puma")
 # What a stage "makes" is unpacked from a text, in which no search finds it.
 UNPACK = "base64 -d made/{name}.b64 | tar -x"

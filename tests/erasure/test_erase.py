@@ -33,9 +33,7 @@ from tests.erasure.erased import (
     first_layer,
     holders,
     ids_of,
-    promoted,
     rows_of,
-    servable,
 )
 from tests.registry.projects import (
     DATASET,
@@ -46,8 +44,7 @@ from tests.registry.projects import (
 )
 from tests.registry.served import answer, make_servable
 
-__all__ = ["promoted", "servable"]
-
+pytestmark = pytest.mark.slow
 
 # --- what goes, and what stays ---
 

@@ -18,8 +18,6 @@ from tests.erasure.erased import (
     act,
     holders,
     ids_of,
-    promoted,
-    servable,
 )
 from tests.registry.projects import (
     DATASET,
@@ -28,7 +26,7 @@ from tests.registry.projects import (
 from tests.registry.served import make_servable
 from tests.registry.servers import tracking_server
 
-__all__ = ["promoted", "servable"]
+pytestmark = pytest.mark.slow
 
 
 def test_the_command(servable: Workspace) -> None:
