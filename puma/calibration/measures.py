@@ -9,7 +9,7 @@ from torch import nn
 from puma.calibration.ece import Reliability, reliability
 from puma.data.base import Examples
 from puma.influence import FlatModel, SoftECE
-from puma.influence.flat import require_examples
+from puma.influence.flat_model import require_examples
 from puma.models import predictions
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from puma.calibration.ece import check_labels
 from puma.data.base import Examples
 from puma.errors import DataError, SettingsError
-from puma.influence.flat import require_examples
+from puma.influence.flat_model import require_examples
 from puma.models import predictions
 
 # The temperature is looked for within these factors of the logits' own scale.

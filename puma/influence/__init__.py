@@ -1,16 +1,22 @@
 """Influence: curvature, solvers, scores (psi, Eq. 9) and weights (lambda, Eq. 10)."""
 
-from puma.influence.criteria import Criterion, MeanLoss
+from puma.influence.criteria import (
+    CRITERIA,
+    Criterion,
+    CriterionKind,
+    MeanLoss,
+    SoftECE,
+    TrainingObjective,
+)
 from puma.influence.curvature import CURVATURES, Curvature, sampled
 from puma.influence.damping import Damping, damped, mean_eigenvalue, top_eigenvalue
 from puma.influence.derivatives import directional_derivatives, weighted_gradient
-from puma.influence.flat import FlatModel
+from puma.influence.flat_model import FlatModel
 from puma.influence.gauss_newton import GaussNewton, MarginGaussNewton
+from puma.influence.gauss_newton_rows import GaussNewtonRows
 from puma.influence.operators import Hessian, LinearOperator, OverExamples, Shifted
 from puma.influence.reweighting import REWEIGHTERS, reweight
-from puma.influence.rows import GaussNewtonRows
 from puma.influence.scores import influence_scores
-from puma.influence.soft_ece import SoftECE
 from puma.influence.solvers import (
     EKFAC,
     SOLVERS,
@@ -21,17 +27,18 @@ from puma.influence.solvers import (
     Solution,
     Solver,
     Woodbury,
-    quality,
     resolve_solver,
 )
 
 __all__ = [
+    "CRITERIA",
     "CURVATURES",
     "EKFAC",
     "REWEIGHTERS",
     "SOLVERS",
     "ConjugateGradients",
     "Criterion",
+    "CriterionKind",
     "Curvature",
     "Damping",
     "Dense",
@@ -49,12 +56,12 @@ __all__ = [
     "SoftECE",
     "Solution",
     "Solver",
+    "TrainingObjective",
     "Woodbury",
     "damped",
     "directional_derivatives",
     "influence_scores",
     "mean_eigenvalue",
-    "quality",
     "resolve_solver",
     "reweight",
     "sampled",

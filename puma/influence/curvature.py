@@ -10,10 +10,10 @@ import torch
 from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.damping import Damping, damped
-from puma.influence.flat import FlatModel, require_examples
+from puma.influence.flat_model import FlatModel, require_examples
 from puma.influence.gauss_newton import GaussNewton
+from puma.influence.gauss_newton_rows import GaussNewtonRows
 from puma.influence.operators import Hessian, LinearOperator, Shifted
-from puma.influence.rows import GaussNewtonRows
 
 CURVATURES: dict[str, Callable[[FlatModel, Examples], LinearOperator]] = {
     "gauss_newton": GaussNewton,

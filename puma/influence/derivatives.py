@@ -10,7 +10,7 @@ from torch.func import jvp
 
 from puma.data.base import Examples
 from puma.errors import DataError
-from puma.influence.flat import FlatModel, batches
+from puma.influence.flat_model import FlatModel, batches
 
 # jvp imports this at its first call, which may be timed: half a second. PyTorch deprecates
 # what it is itself built on, and warns of it there.

@@ -14,7 +14,7 @@ from torch.func import jvp, vjp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
-from puma.influence.flat import FlatModel, batches
+from puma.influence.flat_model import FlatModel, batches
 from puma.influence.operators import LinearOperator, Restricted, check_operator, require_shape
 from puma.models.predictions import margins
 

@@ -13,7 +13,7 @@ from torch.func import grad, jvp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError, SolverError
-from puma.influence.flat import FlatModel, batches, require_deterministic, require_examples
+from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
 
 
 class LinearOperator(Protocol):

@@ -9,7 +9,7 @@ from puma.influence.criteria import Criterion, MeanLoss
 from puma.influence.curvature import Curvature
 from puma.influence.damping import Damping
 from puma.influence.derivatives import directional_derivatives
-from puma.influence.flat import FlatModel
+from puma.influence.flat_model import FlatModel
 from puma.influence.solvers import Solver, resolve_solver
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from puma.errors import SettingsError
-from puma.label_errors.algorithm2 import Groups, groups, own_label_confidence, printed_suspects
-from puma.label_errors.base import Ranker
-from puma.label_errors.criteria import CRITERIA, CriterionKind, TrainingObjective
 from puma.label_errors.curves import found_at, found_curve
 from puma.label_errors.flips import flip_labels
 from puma.label_errors.loss import Loss
+from puma.label_errors.noise_groups import Groups, groups, own_label_confidence
 from puma.label_errors.ntk import NTK
 from puma.label_errors.psi import Psi
+from puma.label_errors.ranker import Ranker
 from puma.label_errors.representer import Representation, Representer
 from puma.label_errors.self_influence import SelfInfluence
 from puma.label_errors.shapley import GShapley, NotSettledWarning
-from puma.label_errors.signal import WeakSignalWarning, signal_strength
+from puma.label_errors.weak_signal import WeakSignalWarning, signal_strength
 
 RANKERS: dict[str, type[Ranker]] = {
     kind.name: kind for kind in (Loss, Psi, SelfInfluence, NTK, Representer, GShapley)
@@ -36,10 +35,8 @@ def resolve_ranker(ranker: str | Ranker) -> Ranker:
 
 
 __all__ = [
-    "CRITERIA",
     "NTK",
     "RANKERS",
-    "CriterionKind",
     "GShapley",
     "Groups",
     "Loss",
@@ -49,14 +46,12 @@ __all__ = [
     "Representation",
     "Representer",
     "SelfInfluence",
-    "TrainingObjective",
     "WeakSignalWarning",
     "flip_labels",
     "found_at",
     "found_curve",
     "groups",
     "own_label_confidence",
-    "printed_suspects",
     "resolve_ranker",
     "signal_strength",
 ]

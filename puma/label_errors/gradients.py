@@ -12,8 +12,8 @@ from torch.nn.functional import one_hot
 from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence import FlatModel
-from puma.influence.flat import batches
-from puma.influence.layers import LayerRows
+from puma.influence.flat_model import batches
+from puma.influence.layer_gradients import LayerRows
 
 # How the rows are formed: by the layers' own rules (Linear, Conv2d, BatchNorm), or by torch.func
 # for any layer that it can batch, several times slower.

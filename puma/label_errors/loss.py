@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from puma.data.base import Dataset
-from puma.label_errors.base import as_suspicion
+from puma.label_errors.ranker import as_suspicion
 from puma.models.predictions import losses
 
 

@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from puma.data.base import Dataset, Examples
 from puma.influence import FlatModel, directional_derivatives, weighted_gradient
-from puma.label_errors.base import as_suspicion
-from puma.label_errors.criteria import CRITERIA, require_criterion
-from puma.label_errors.signal import signal_strength, warn_if_weak
+from puma.influence.criteria import CRITERIA, require_criterion
+from puma.label_errors.ranker import as_suspicion
+from puma.label_errors.weak_signal import signal_strength, warn_if_weak
 
 
 @dataclass(frozen=True)

@@ -16,36 +16,35 @@ from puma.influence import (
     influence_scores,
     resolve_solver,
 )
-from puma.label_errors.base import as_suspicion
-from puma.label_errors.criteria import CRITERIA, require_criterion
-from puma.label_errors.signal import signal_strength, warn_if_weak
+from puma.influence.criteria import CRITERIA, require_criterion
+from puma.label_errors.ranker import as_suspicion
+from puma.label_errors.weak_signal import signal_strength, warn_if_weak
 
 
 @dataclass(frozen=True)
 class Psi:
-    """Suspect is what harms C the most: −ψ_i = −∇CᵀH⁻¹∇L_i (Eq. 8 and 9, Algorithm 2).
+    """−ψ_i = −∇CᵀH⁻¹∇L_i (Eq. 8 and 9): the rows that harm the criterion C most come first.
 
-    Up-weighting row i by ε/n changes C by −(ε/n)·ψ_i: the most NEGATIVE ψ raise C, so they come
-    first. One solve and one forward pass for all rows.
+    Up-weighting row i by ε/n changes C by −(ε/n)·ψ_i, so the most NEGATIVE ψ raise C. One solve
+    and one forward pass serve all rows. The paper's Algorithm 2 takes C from the training rows;
+    at the optimum of the training objective ∇C = 0 and ψ is noise, so held-out rows are the
+    default here.
 
-    criterion: a name in ``CRITERIA``.
+    Attributes:
+        criterion: A name in :data:`puma.influence.CRITERIA`. With "validation_loss" the labels of
+            ``dataset.test`` must be right, and test accuracy measured after a repair by this
+            ranking is too good; pass a Dataset whose ``test`` is a validation split to avoid that.
+        damping: Added to every eigenvalue of H, in nats per squared parameter unit. It stands for
+            the curvature of weight decay, too.
+        curvature: A name in :data:`puma.influence.CURVATURES`: H is that of the mean loss.
+        weight_decay: What the model was trained with; only "training_loss" uses it.
+        solver: A name in :data:`puma.influence.SOLVERS`, a solver, or None for conjugate
+            gradients.
+        check: Measure the signal strength and issue a WeakSignalWarning where ψ is noise. It
+            takes 9 more solves: turn it off to time the method.
 
-    - "validation_loss": mean loss on ``dataset.test``, whose labels must be clean. Test accuracy
-      measured after a repair by this ranking is no longer unbiased; to keep it so, pass a
-      Dataset whose ``test`` is a validation split.
-    - "unregularised_loss": mean loss on the training rows. Tells something only when training
-      had weight decay and has converged.
-    - "training_loss": that plus ``weight_decay``/2·‖θ‖², what training minimised. The paper's
-      Algorithm 2 takes C from the training rows; at the optimum of J, ∇C = 0 and ψ is noise.
-    - "soft_ece": soft calibration error on the training rows (Appendix E).
-
-    weight_decay: what the model was trained with; for "training_loss" only. damping, curvature:
-    of H, the curvature of the mean loss; ``damping`` stands for weight decay's curvature too.
-    solver: a name, a solver, or None for conjugate gradients.
-    check: measure :func:`~puma.label_errors.signal.signal_strength` and issue a WeakSignalWarning
-    where ψ is noise. It takes 9 more solves: turn it off to time the method.
-
-    Raises SettingsError for settings that cannot be.
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     name: ClassVar[str] = "psi"
@@ -71,7 +70,9 @@ class Psi:
     ) -> Tensor:
         """(n,) −ψ, in C's unit times nats per unit of curvature.
 
-        Raises SolverError when a solve fails, and what ``influence_scores`` does.
+        Raises:
+            SolverError: A solve fails.
+            PumaError: What :func:`puma.influence.influence_scores` raises.
         """
         if self.check:
             warn_if_weak(self._strength(model, dataset), self.criterion, self.name)

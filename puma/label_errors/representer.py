@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
 from puma.errors import DataError, ModelError, SettingsError, SolverError
-from puma.label_errors.base import as_suspicion
+from puma.label_errors.ranker import as_suspicion
 from puma.models.predictions import logits
 
 FEW = 64  # rows on which the last layer is found

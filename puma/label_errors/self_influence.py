@@ -22,9 +22,9 @@ from puma.influence import (
     Shifted,
     weighted_gradient,
 )
-from puma.influence.solvers.dense import materialise
-from puma.label_errors.base import as_suspicion
+from puma.influence.solvers.cholesky import materialise
 from puma.label_errors.gradients import CHUNK_BYTES, chunk, gradient_rows, require_how
+from puma.label_errors.ranker import as_suspicion
 
 METHODS = ("auto", "parameters", "examples", "cg")
 Quadratic = Callable[[Tensor], Tensor]

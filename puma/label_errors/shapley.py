@@ -18,8 +18,8 @@ from tqdm import tqdm
 from puma.data.base import Dataset, Examples
 from puma.errors import ModelError, SettingsError
 from puma.influence import FlatModel
-from puma.influence.flat import batches
-from puma.label_errors.base import as_suspicion
+from puma.influence.flat_model import batches
+from puma.label_errors.ranker import as_suspicion
 
 PERFORMANCES = ("accuracy", "loss")
 Performance = Callable[[Tensor], Tensor]

@@ -16,7 +16,7 @@ from puma.influence import (
     influence_scores,
     sampled,
 )
-from puma.influence.solvers.dense import materialise
+from puma.influence.solvers.cholesky import materialise
 from tests.cases import DOUBLE, convolutional, mlp, random_examples
 from tests.oracles import dense_gauss_newton, dense_hessian
 from tests.states import state_of

@@ -7,7 +7,7 @@ from torch import nn
 
 from puma.errors import DataError, ModelError, SettingsError, SolverError
 from puma.influence import FlatModel, GaussNewton, Hessian, MarginGaussNewton, Shifted
-from puma.influence.solvers.dense import materialise
+from puma.influence.solvers.cholesky import materialise
 from tests.cases import PROBLEMS, Matrix, linear, mlp, problem, random_examples, spectrum
 from tests.oracles import dense_gauss_newton, dense_hessian, dense_margin_gradients
 

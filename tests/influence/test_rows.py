@@ -7,9 +7,9 @@ from torch import nn
 from puma.data import Examples
 from puma.errors import DataError, ModelError, SettingsError, SolverError
 from puma.influence import FlatModel, GaussNewtonRows
-from puma.influence.layers import LayerRows
-from puma.influence.rows import _draw
-from puma.influence.solvers.dense import materialise
+from puma.influence.gauss_newton_rows import _draw
+from puma.influence.layer_gradients import LayerRows
+from puma.influence.solvers.cholesky import materialise
 from tests.cases import DOUBLE, PROBLEMS, convolutional, mlp, problem, random_examples
 from tests.oracles import dense_gauss_newton, per_example_jacobians
 

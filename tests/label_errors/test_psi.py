@@ -8,13 +8,10 @@ import torch
 
 from puma.data import Dataset
 from puma.errors import DataError, SettingsError
-from puma.influence import FlatModel, MeanLoss
-from puma.influence.soft_ece import SoftECE
+from puma.influence import CRITERIA, FlatModel, MeanLoss, SoftECE, TrainingObjective
 from puma.label_errors import (
-    CRITERIA,
     NTK,
     Psi,
-    TrainingObjective,
     WeakSignalWarning,
     signal_strength,
 )

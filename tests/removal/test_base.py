@@ -15,7 +15,7 @@ from torch import nn
 from puma.data import Dataset, Examples
 from puma.errors import SettingsError
 from puma.influence.criteria import MeanLoss
-from puma.influence.flat import FlatModel
+from puma.influence.flat_model import FlatModel
 from puma.models import mlp
 from puma.removal import METHODS, PUMA, RemovalMethod, Retrain, Trained, build_method
 from puma.removal.base import Patch

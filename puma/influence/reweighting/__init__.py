@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from puma.errors import DataError, SettingsError
-from puma.influence.reweighting.exact import Exact, NoReweighting
-from puma.influence.reweighting.general import LBFGSB, SLSQP
+from puma.influence.reweighting.exact_solution import Exact, NoReweighting
 from puma.influence.reweighting.problem import Bounds, Problem, Reweighter
+from puma.influence.reweighting.scipy_optimisers import LBFGSB, SLSQP
 
 REWEIGHTERS: dict[str, Callable[..., Reweighter]] = {
     "exact": Exact,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from puma.errors import SettingsError
 from puma.influence.solvers.cg import ConjugateGradients
-from puma.influence.solvers.dense import Dense
+from puma.influence.solvers.cholesky import Dense
 from puma.influence.solvers.ekfac import EKFAC
 from puma.influence.solvers.lissa import LiSSA
-from puma.influence.solvers.solution import Preconditioner, Solution, Solver, quality
+from puma.influence.solvers.solver import Preconditioner, Solution, Solver
 from puma.influence.solvers.woodbury import Woodbury
 
 SOLVERS: dict[str, type[Solver]] = {
@@ -45,6 +45,5 @@ __all__ = [
     "Solution",
     "Solver",
     "Woodbury",
-    "quality",
     "resolve_solver",
 ]

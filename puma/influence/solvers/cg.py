@@ -11,9 +11,15 @@ import torch
 from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
-from puma.influence.convergence import not_converged
 from puma.influence.operators import LinearOperator
-from puma.influence.solvers.solution import Preconditioner, Solution, check_rhs, norm, zero_solution
+from puma.influence.solvers.solver import (
+    Preconditioner,
+    Solution,
+    check_rhs,
+    norm,
+    not_converged,
+    zero_solution,
+)
 
 
 @dataclass(frozen=True)

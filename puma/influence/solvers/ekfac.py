@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from puma.errors import ModelError, SettingsError, SolverError
-from puma.influence.flat import batches
+from puma.influence.flat_model import batches
 from puma.influence.gauss_newton import GaussNewton
-from puma.influence.layers import require_layers, trainable_layers
+from puma.influence.layer_gradients import require_layers, trainable_layers
 from puma.influence.operators import LinearOperator, unshifted
-from puma.influence.solvers.solution import (
+from puma.influence.solvers.solver import (
     Solution,
     check_rhs,
     norm,

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
-from puma.influence.convergence import not_converged
 from puma.influence.damping import top_eigenvalue
 from puma.influence.operators import LinearOperator, OverExamples, Shifted, unshifted
-from puma.influence.solvers.solution import (
+from puma.influence.solvers.solver import (
     Solution,
     check_rhs,
     norm,
+    not_converged,
     relative_residual,
     zero_solution,
 )

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
 from puma.influence.gauss_newton import GaussNewton
+from puma.influence.gauss_newton_rows import GaussNewtonRows, check_rows
 from puma.influence.operators import LinearOperator, Shifted, unshifted
-from puma.influence.rows import GaussNewtonRows, check_rows
-from puma.influence.solvers.solution import (
+from puma.influence.solvers.solver import (
     Solution,
     check_rhs,
     norm,

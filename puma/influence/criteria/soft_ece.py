@@ -10,7 +10,7 @@ from torch import Tensor
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
-from puma.influence.flat import FlatModel, batches, require_examples
+from puma.influence.flat_model import FlatModel, batches, require_examples
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from puma.data.base import Dataset
 from puma.influence import FlatModel
-from puma.label_errors.criteria import CRITERIA
+from puma.influence.criteria import CRITERIA
 
 SPLITS = 8
 # Chosen on four sets in the plane with a tenth of the labels flipped, five seeds, the paper's

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from puma.data.base import Examples
 from puma.errors import ModelError, SettingsError, SolverError
-from puma.influence.flat import FlatModel, batches, require_deterministic, require_examples
-from puma.influence.layers import LayerRows
+from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
+from puma.influence.layer_gradients import LayerRows
 
 EIGENVECTORS = ("sampled", "all")
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -22,7 +23,7 @@ class Solution:
 
     residual_of: "operator" when A above is the operator that was asked for; "approximation" when
     the solver put a cheaper matrix in its place and measured on that one only. Small says then
-    that the cheap matrix was inverted well, not that it was a good one: see :func:`quality`.
+    that the cheap matrix was inverted well, not that it was a good one.
     """
 
     value: Tensor
@@ -61,30 +62,6 @@ class Preconditioner(Protocol):
         ...
 
 
-def quality(operator: LinearOperator, rhs: Tensor, value: Tensor) -> float:
-    """(xᵀb)² / (2·xᵀAx) for x = ``value`` and b = ``rhs``, both (p,): how good a DIRECTION x is.
-
-    That is how far the model ½xᵀAx − xᵀb falls when x is given its best length, so it is blind
-    to the length, >= 0, and largest, ½bᵀA⁻¹b, at the solution. With a gradient for b its unit
-    is nats. A small relative residual can go with a useless step and a large one with a good
-    one; this cannot. Judge on an operator over examples that the solver has not seen.
-
-    0 for x = 0. Raises SolverError for curvature <= 0 along x.
-    """
-    check_rhs(operator, rhs)
-    length = norm(value)
-    if length == 0:
-        return 0.0
-    unit = (value.double() / length).to(value.dtype)
-    curvature = float(unit.double() @ (operator @ unit).double())
-    if not curvature > 0:
-        raise SolverError(
-            f"the operator is not positive definite: curvature {curvature:.3g} along the "
-            "solution; raise damping"
-        )
-    return float(unit.double() @ rhs.double()) ** 2 / (2 * curvature)
-
-
 def check_rhs(operator: LinearOperator, rhs: Tensor) -> None:
     """Raise SolverError unless ``rhs`` is a finite vector that ``operator`` can be solved for."""
     if rhs.shape != (operator.size,) or rhs.dtype != operator.dtype:
@@ -112,3 +89,13 @@ def relative_residual(operator: LinearOperator, rhs: Tensor, value: Tensor) -> f
 def norm(vector: Tensor) -> float:
     """Euclidean length, accumulated in double precision."""
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+
+def not_converged(message: str, *, required: bool, stacklevel: int) -> None:
+    """Report an iteration that did not converge: an error if ``required``, else a warning.
+
+    ``stacklevel`` is that of warnings.warn, counted from the caller.
+    """
+    if required:
+        raise SolverError(message)
+    warnings.warn(message, stacklevel=stacklevel + 1)

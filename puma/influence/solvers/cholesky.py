@@ -10,7 +10,7 @@ from torch import Tensor
 
 from puma.errors import SettingsError, SolverError
 from puma.influence.operators import LinearOperator
-from puma.influence.solvers.solution import Solution, check_rhs, norm
+from puma.influence.solvers.solver import Solution, check_rhs, norm
 
 
 @dataclass(frozen=True)

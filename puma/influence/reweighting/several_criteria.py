@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from puma.errors import SolverError
+from puma.influence.reweighting.one_criterion import first
 from puma.influence.reweighting.problem import Problem
-from puma.influence.reweighting.single import first
 
 SHRINK = 0.01  # of the proximal term from one round to the next
 FLOOR = 1e-13  # of the proximal term, relative to the curvature of the data term

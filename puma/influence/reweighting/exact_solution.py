@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from puma.errors import SettingsError
-from puma.influence.reweighting.newton import several_weights
+from puma.influence.reweighting.one_criterion import single_weights
 from puma.influence.reweighting.problem import Problem
-from puma.influence.reweighting.single import single_weights
+from puma.influence.reweighting.several_criteria import several_weights
 
 
 @dataclass(frozen=True)

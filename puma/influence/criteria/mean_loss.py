@@ -1,33 +1,24 @@
-"""What must not change: the performance criterion C of Eq. 2 as value and gradient."""
+"""The mean loss as a criterion: what must not change in Eq. 2."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from puma.data.base import Examples
 from puma.influence.derivatives import weighted_gradient
-from puma.influence.flat import FlatModel, batches, require_examples
-
-
-class Criterion(Protocol):
-    """A differentiable function of the parameters; lower is better."""
-
-    def value(self, flat: FlatModel, vector: Tensor) -> float:
-        """C at ``vector`` (p,)."""
-        ...
-
-    def gradient(self, flat: FlatModel) -> Tensor:
-        """(p,) ∇C at ``flat.vector``."""
-        ...
+from puma.influence.flat_model import FlatModel, batches, require_examples
 
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """Mean cross-entropy over ``examples``, in nats. Raises DataError when there are none."""
+    """Mean cross-entropy over ``examples``, in nats.
+
+    Raises:
+        DataError: There are no examples.
+    """
 
     examples: Examples
     batch_size: int | None = None

@@ -12,9 +12,9 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from puma.influence.convergence import not_converged
-from puma.influence.reweighting.exact import check_limits
+from puma.influence.reweighting.exact_solution import check_limits
 from puma.influence.reweighting.problem import Problem
+from puma.influence.solvers.solver import not_converged
 
 FLOOR = 1e-6  # of the slope at λ = 0: below it, a violation is held against this
 
