@@ -1,4 +1,4 @@
-"""Letting another version serve: ``champion`` moves, or it is said why it does not."""
+"""Promotion: move ``champion`` to another version, or refuse with the reasons."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
+from puma.registry.certificate.verify import check_fields, weights_or_error
 from puma.registry.description import add_note
-from puma.registry.promotion_rules import Condition, examine
+from puma.registry.promotion_rules import Condition, Facts, check_conditions
 from puma.registry.store import open_store, reaches_store, writing
+from puma.registry.store_errors import is_away
+from puma.registry.tombstones import tombstones
 from puma.registry.versions import (
     CHAMPION,
     FORCED,
     PROMOTED_AT,
     SUPERSEDED_BY,
+    RegisteredVersion,
     choose_version,
     list_versions,
     model_name,
@@ -25,11 +29,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-LONGEST_REASON = 1000  # characters; a page has to stay readable
+LONGEST_REASON = 1000  # characters; a version's page has to stay readable
 
 
 class PromotionRefusedError(RegistryError):
-    """``champion`` stays where it is. ``conditions``: all that was looked at."""
+    """A version does not meet the conditions; ``champion`` stays where it is.
+
+    Attributes:
+        conditions: Everything that was checked.
+    """
 
     def __init__(self, message: str, conditions: tuple[Condition, ...]) -> None:
         super().__init__(message)
@@ -37,14 +45,22 @@ class PromotionRefusedError(RegistryError):
 
     @property
     def any_fails(self) -> bool:
-        """Whether something is known to fail, not merely unknown."""
+        """Whether a condition fails; otherwise some only cannot be checked."""
         return any(condition.state == "fails" for condition in self.conditions)
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """``previous``: the version that served before, None for the first. ``moved``: False when
-    ``version`` served already. ``overridden``: names of the conditions that were forced."""
+    """What a promotion did.
+
+    Attributes:
+        dataset: The dataset of the model.
+        version: The version that serves now.
+        previous: The version that served before; None for the first.
+        moved: False when ``version`` served already.
+        conditions: Everything that was checked; empty when it served already.
+        overridden: The names of the conditions that did not hold and were forced.
+    """
 
     dataset: str
     version: int
@@ -58,17 +74,24 @@ class Promotion:
 def promote(
     workspace: Workspace, dataset: str, version_or_alias: str | int, *, force: str | None = None
 ) -> Promotion:
-    """Move ``champion`` to a version that passes the gate (:func:`examine`).
+    """Move ``champion`` to a version that meets the conditions.
 
-    ``force``: a reason for which it moves whatever the gate says; it is written on the version
-    with the time, and not used where nothing had to be forced. The version that served is
-    tagged as superseded. The alias moves last, so that a call that was cut short leaves it, and
-    is completed by repeating it.
+    The version that served before is tagged as superseded. The alias moves last: a call that was
+    cut short leaves it where it was, and the same call completes it.
 
-    Raises PromotionRefusedError when the gate does not open, RegistryError for a version that is
-    not there and for a blank reason.
+    Args:
+        workspace: The project.
+        dataset: The dataset of the model.
+        version_or_alias: The version that is to serve.
+        force: A reason for moving ``champion`` whether or not the conditions hold. It is written
+            on the version with the time; it is not used when all conditions hold.
+
+    Raises:
+        PromotionRefusedError: A condition of
+            :func:`~puma.registry.promotion_rules.check_conditions` fails or cannot be checked.
+        RegistryError: There is no such version, or the reason is blank or too long.
     """
-    reason = _checked(force)
+    reason = _valid_reason(force)
     client = open_store(workspace)
     with writing(workspace):
         rows = list_versions(client, dataset)
@@ -77,32 +100,64 @@ def promote(
         if previous == row.version:
             return Promotion(dataset, row.version, previous, moved=False)
         found = client.get_model_version(model_name(dataset), str(row.version))
-        conditions = examine(client, dataset, found, row, rows)
-        closed = [condition for condition in conditions if condition.state != "holds"]
-        if closed and reason is None:
-            raise PromotionRefusedError(_refusal(row.version, closed), conditions)
-        overridden = tuple(condition.name for condition in closed)
-        _write(client, found, previous, reason if closed else None, overridden)
+        conditions = check_conditions(_gather(client, dataset, found, row, rows))
+        unmet = [condition for condition in conditions if condition.state != "holds"]
+        if unmet and reason is None:
+            raise PromotionRefusedError(_refusal(row.version, unmet), conditions)
+        overridden = tuple(condition.name for condition in unmet)
+        _write(client, found, previous, reason if unmet else None, overridden)
         client.set_registered_model_alias(found.name, CHAMPION, found.version)
     return Promotion(dataset, row.version, previous, True, conditions, overridden)
 
 
-def _checked(force: str | None) -> str | None:
+def _valid_reason(force: str | None) -> str | None:
     if force is None:
         return None
     reason = " ".join(force.split())
     if not reason or len(reason) > LONGEST_REASON:
-        what = "a blank reason" if not reason else f"{len(reason)} characters"
+        got = "a blank reason" if not reason else f"{len(reason)} characters"
         raise RegistryError(
-            f"a forced promotion needs a reason of 1 to {LONGEST_REASON} characters, got {what}; "
+            f"a forced promotion needs a reason of 1 to {LONGEST_REASON} characters, got {got}; "
             "it is written on the version for whoever asks later"
         )
     return reason
 
 
-def _refusal(version: int, closed: list[Condition]) -> str:
+def _gather(
+    client: MlflowClient,
+    dataset: str,
+    found: ModelVersion,
+    row: RegisteredVersion,
+    rows: list[RegisteredVersion],
+) -> Facts:
+    """Everything that the conditions depend on, from the store."""
+    live = {item.version for item in rows}
+    erased = [each.row for each in tombstones(client, dataset).values() if each.version not in live]
+    return Facts(
+        row=row,
+        tags=found.tags,
+        params=_params(client, row.run_id),
+        weights=weights_or_error(found),
+        certificate=check_fields(client, dataset, found),
+        versions=sorted([*rows, *erased], key=lambda item: item.version),
+    )
+
+
+def _params(client: MlflowClient, run_id: str) -> dict[str, str]:
+    """The parameters of a run; none when the run is gone."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return dict(client.get_run(run_id).data.params) if run_id else {}
+    except MlflowException as error:
+        if is_away(error):
+            raise
+        return {}
+
+
+def _refusal(version: int, unmet: list[Condition]) -> str:
     words = {"fails": "fails", "unknown": "cannot be checked"}
-    lines = [f"  {item.name} {words[item.state]}: {item.detail}" for item in closed]
+    lines = [f"  {item.name} {words[item.state]}: {item.detail}" for item in unmet]
     return (
         "\n".join([f"version {version} was not promoted:", *lines])
         + '\n  or pass --force "a reason", which is written on the version'

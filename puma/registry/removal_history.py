@@ -1,4 +1,4 @@
-"""Removals made from removals: how far they have gone since the last full training."""
+"""How far a line of removals has gone since the last full training."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ DRIFT, COUNT = "cumulative_drift", "removals_since_training"
 
 @dataclass(frozen=True)
 class RemovalHistory:
-    """``count`` removals since the last full training; ``drift``: the sum of their criterion
-    drifts, in nats, each of the rows that were retained then."""
+    """The removals since the last full training.
+
+    Attributes:
+        count: How many there were.
+        drift: The sum of their criterion drifts, in nats. Each is the change of the mean loss of
+            the rows that were retained then.
+    """
 
     count: int
     drift: float
 
     def after(self, method: str, drift: float) -> RemovalHistory:
-        """With one more removal. One by retraining starts anew."""
-        return START if method == RETRAIN else RemovalHistory(self.count + 1, self.drift + drift)
+        """The history after one more removal; a removal by retraining is a full training."""
+        if method == RETRAIN:
+            return START
+        return RemovalHistory(self.count + 1, self.drift + drift)
 
     @property
     def metrics(self) -> dict[str, float]:
+        """The metrics that a version logs."""
         return {DRIFT: self.drift, COUNT: float(self.count)}
 
     def retraining_reason(self, limits: RetrainAfter) -> str | None:
@@ -41,10 +49,10 @@ START = RemovalHistory(0, 0.0)
 
 
 def history_of(row: RegisteredVersion) -> RemovalHistory:
-    """Where ``row`` stands. An original and a retrained version are full trainings."""
+    """The history of a registered version; originals and retrained versions start a new one."""
     if row.deletion_digest is None:
         return START
     if COUNT in row.metrics:
         return RemovalHistory(int(row.metrics[COUNT]), row.metrics[DRIFT])
-    # The pipeline removes from originals alone, and leaves it at the one drift.
+    # The pipeline removes only from originals and logs only the one drift.
     return START.after(row.method, row.metrics["criterion_drift"])

@@ -318,7 +318,7 @@ def test_a_crash_is_no_refusal(servable: Workspace, monkeypatch: pytest.MonkeyPa
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by accident")
 
-    monkeypatch.setattr(promotion, "examine", crash)
+    monkeypatch.setattr(promotion, "check_conditions", crash)
     result = puma(servable.root, "promote", DATASET, "3")
     assert result.exit_code == 2
     assert "ZeroDivisionError: by accident" in result.stderr

@@ -1,1 +1,1 @@
-"""Certificates of versions: building, chaining and verifying them. Used by ``registry``."""
+"""Certificates of versions: building, comparing and verifying them. Used inside ``registry``."""

@@ -1,7 +1,8 @@
-"""Certificates: what a version is and what was found of it, in one file that can be checked.
+"""Build certificates and store them beside the runs of their versions.
 
-A certificate is made from nothing but what the registry says, so that the registry can make it
-again, and a difference has a name. It refers to its parent's by SHA-256, up to the original's.
+A certificate says in one JSON file what a version is and what its audit found. It contains only
+what the registry says, so the registry can rebuild it, and every difference has a name. It refers
+to its parent's certificate by SHA-256, and so on up to the original's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import math
 import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +41,14 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE, PAGE, KEPT = "certificate.json", "certificate.html", "certificates"
-# What a run's params hold besides the method's own parameters.
+# The parameters of a run that are not the method's own.
 DESCRIBED = frozenset(
     {
         *("method", "dataset", "model", "seed", "parent_version", "n_removed", "n_subjects"),
         *("deletion_digest", "data_digest", "weights_digest"),
     }
 )
-# By schema. Certificates that were issued say these words: for others, raise SCHEMA.
+# By schema. Certificates that were issued contain these words: to change them, raise SCHEMA.
 LIMITS: dict[int, tuple[str, ...]] = {
     1: (
         "The audit compares answers with those of retrained models; it is no proof that no trace "
@@ -66,17 +68,26 @@ LIMITS: dict[int, tuple[str, ...]] = {
 
 def build(
     dataset: str,
-    tags: dict[str, str],
+    tags: Mapping[str, str],
     run: Run,
-    parent: ModelVersion | Tombstone | None,
+    parent: dict[str, Any] | None,
     parent_certificate: str | None,
 ) -> dict[str, Any]:
-    """The certificate of the version that has these ``tags``, this ``run`` and this ``parent``.
+    """Build the certificate of one version from what the registry says.
 
-    What the registry does not say is None, which no certificate that is issued has in its place.
-    ``deletion`` and ``audit`` are None for an original: what an audit finds of one is about a
-    later request, and changes with it. ``registered`` is the start of the run, UTC in ISO 8601.
-    Numbers of ``parameters`` are as the run shows them.
+    What the registry does not say is None. An issued certificate has None only where something
+    does not apply: ``deletion`` and ``audit`` are None for an original, because the audit of an
+    original is about a later request and changes with it.
+
+    Args:
+        dataset: The dataset of the model.
+        tags: The tags of the version.
+        run: Its run: parameters (as text), metrics, tags and start time.
+        parent: The :func:`parent_fields` of its parent; None for an original.
+        parent_certificate: The SHA-256 of the parent's certificate; None for an original.
+
+    Returns:
+        The certificate as a JSON object. ``registered`` is the start of the run, UTC in ISO 8601.
     """
     data = run.data
     started = datetime.fromtimestamp(run.info.start_time / 1000, UTC)
@@ -90,7 +101,7 @@ def build(
         "parameters": {name: text for name, text in data.params.items() if name not in DESCRIBED},
         "data_digest": tags.get("puma.data_digest"),
         "weights_digest": tags.get(WEIGHTS),
-        "parent": None if parent is None else _parent(parent),
+        "parent": parent,
         "parent_certificate": parent_certificate,
         "replaces": tags.get(CERTIFICATE_REPLACED),
         "deletion": None if parent is None else _deletion(tags),
@@ -101,15 +112,16 @@ def build(
     }
 
 
-def _parent(parent: ModelVersion | Tombstone) -> dict[str, Any]:
+def parent_fields(version: int, tags: Mapping[str, str]) -> dict[str, Any]:
+    """How a certificate names the parent that has this number and these tags."""
     return {
-        "version": int(parent.version),
-        "fingerprint": parent.tags.get(FINGERPRINT),
-        "weights_digest": parent.tags.get(WEIGHTS),
+        "version": version,
+        "fingerprint": tags.get(FINGERPRINT),
+        "weights_digest": tags.get(WEIGHTS),
     }
 
 
-def _deletion(tags: dict[str, str]) -> dict[str, Any]:
+def _deletion(tags: Mapping[str, str]) -> dict[str, Any]:
     return {
         "digest": tags.get("puma.deletion_digest"),
         "rows": _count(tags.get("puma.n_removed")),
@@ -118,11 +130,11 @@ def _deletion(tags: dict[str, str]) -> dict[str, Any]:
 
 
 def _count(text: str | None) -> int | str | None:
-    """The number that PUMA wrote, or whatever somebody made of it."""
+    """The number that PUMA wrote; a text that somebody edited stays as it is."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def _audit(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any] | None:
+def _audit(tags: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, Any] | None:
     if not {VERDICT, AUDITED_WEIGHTS} & tags.keys():
         return None
     unresolved = [name for name in tags.get(UNRESOLVED, "").split() if name != "-"]
@@ -140,14 +152,14 @@ def _audit(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any] | 
     }
 
 
-def _environment(tags: dict[str, str]) -> dict[str, str | None]:
-    """None for what a run of an earlier PUMA does not say."""
+def _environment(tags: Mapping[str, str]) -> dict[str, str | None]:
+    """Versions of software; None where a run of an earlier PUMA does not say."""
     packages = {tag.removeprefix("puma."): tags.get(tag) for tag in provenance.PACKAGES}
     named = {"puma" if name == "version" else name: found for name, found in packages.items()}
     return {"python": tags.get(provenance.PYTHON), **named}
 
 
-def _git(tags: dict[str, str]) -> dict[str, str | bool | None]:
+def _git(tags: Mapping[str, str]) -> dict[str, str | bool | None]:
     commit = tags.get(provenance.COMMIT)
     changes = tags.get(provenance.UNCOMMITTED)
     return {
@@ -158,27 +170,42 @@ def _git(tags: dict[str, str]) -> dict[str, str | bool | None]:
 
 
 def canonical(certificate: dict[str, Any]) -> str:
-    """The one way to write it: sorted keys, indented by two, in UTF-8, with a last newline."""
+    """Write a certificate in the one way it is stored.
+
+    Sorted keys, an indent of two, UTF-8, a newline at the end.
+    """
     return json.dumps(certificate, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def digest(text: str) -> str:
-    """What ``sha256sum`` says of the file."""
+    """The SHA-256 of the UTF-8 text, as ``sha256sum`` prints it for the file."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def log_certificate(
     client: MlflowClient,
     dataset: str,
-    tags: dict[str, str],
+    tags: Mapping[str, str],
     run_id: str,
     parent: ModelVersion | Tombstone | None,
 ) -> dict[str, str]:
-    """Put the certificate and its page beside the run; the tags that vouch for them.
+    """Put a certificate and its page beside a run.
 
-    Without the tags it is none: set them last. Raises RegistryError where the parent has none.
+    Args:
+        client: The store.
+        dataset: The dataset of the model.
+        tags: The tags that the version has, or will have.
+        run_id: Its run.
+        parent: The version that it was made from, or its tombstone; None for an original.
+
+    Returns:
+        The tags that vouch for both files. Set them last: without them a version has no
+        certificate.
+
+    Raises:
+        RegistryError: The parent has no certificate.
     """
-    above = None
+    above, named = None, None
     if parent is not None:
         above = parent.tags.get(CERTIFICATE)
         if above is None:
@@ -186,7 +213,8 @@ def log_certificate(
                 f"version {parent.version} of {parent.name} has no certificate for that of its "
                 "removal to refer to; run `dvc repro`, which issues it first"
             )
-    certificate = build(dataset, tags, client.get_run(run_id), parent, above)
+        named = parent_fields(int(parent.version), parent.tags)
+    certificate = build(dataset, tags, client.get_run(run_id), named, above)
     text = canonical(certificate)
     shown = page(certificate, digest(text))
     client.log_text(run_id, text, FILE)
@@ -195,24 +223,25 @@ def log_certificate(
 
 
 def issue_certificate(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
-    """Issue the certificate of a version that has none (any more)."""
+    """Issue the certificate of a registered version that has none, or whose was archived."""
     current = client.get_model_version(found.name, str(found.version))
     parent = parent_of(client, current)
-    tags = log_certificate(client, dataset, dict(current.tags), current.run_id, parent)
+    tags = log_certificate(client, dataset, current.tags, current.run_id, parent)
     for name, value in tags.items():
         client.set_model_version_tag(found.name, str(found.version), name, value)
 
 
 def archive_certificate(client: MlflowClient, found: ModelVersion) -> None:
-    """Keep the certificate of ``found`` under its digest, and leave the version without one.
+    """Keep the certificate of a version under its digest, and leave the version without one.
 
-    For a version that was audited again. What was made from it refers to the kept one.
+    For a version that was audited again. The certificates of what was made from it refer to the
+    archived one.
     """
     issued = found.tags.get(CERTIFICATE)
     if issued is None:
         return
     text = read_artifact(client, found.run_id, FILE)
-    if text is not None and digest(text) == issued:  # one that was changed is not worth keeping
+    if text is not None and digest(text) == issued:  # one that was edited is not worth keeping
         client.log_text(found.run_id, text, f"{KEPT}/{issued}.json")
     version = str(found.version)
     client.set_model_version_tag(found.name, version, CERTIFICATE_REPLACED, issued)
@@ -220,7 +249,7 @@ def archive_certificate(client: MlflowClient, found: ModelVersion) -> None:
 
 
 def read_artifact(client: MlflowClient, run_id: str, path: str) -> str | None:
-    """The text of a run's artifact; None when it is not there, or is no text."""
+    """The text of an artifact of a run; None when it is absent or is not UTF-8."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""What checking one version came to, field by field."""
+"""Findings: the outcome of checking one version, field by field."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ State = Literal["holds", "fails", "unknown", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``field`` of the certificate, or of what belongs to it. ``detail``: what was found, or why
-    it cannot be checked and what to do. ``expected`` and ``found`` are of one that fails.
+    """The outcome of checking one field.
 
-    skipped: there is nothing here to check it against, and there need not be.
+    Attributes:
+        field: The dotted path of a field of the certificate, or what else was checked.
+        state: "unknown" when it cannot be checked; "skipped" when there is nothing here to check
+            it against, and need not be.
+        detail: What was found, or why it cannot be checked and what to do.
+        expected: The value that was issued; None unless the field fails.
+        found: The value that is there now; None unless the field fails.
     """
 
     field: str
@@ -36,14 +41,19 @@ class Verification:
     @property
     def failed(self) -> tuple[str, ...]:
         """The fields that do not hold, each once."""
-        return tuple(dict.fromkeys(one.field for one in self.findings if one.state == "fails"))
+        return self._fields("fails")
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.field for one in self.findings if one.state == "unknown"))
+        """The fields that cannot be checked, each once."""
+        return self._fields("unknown")
+
+    def _fields(self, state: State) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.field for one in self.findings if one.state == state))
 
     @property
     def conclusion(self) -> str:
+        """The outcome in words. A failure goes before what cannot be checked."""
         if self.failed:
             return f"does not hold: {', '.join(self.failed)}"
         if self.unknown:
@@ -51,6 +61,7 @@ class Verification:
         return "holds"
 
     def to_dict(self) -> dict[str, Any]:
+        """As `puma verify --json` prints it."""
         findings = [asdict(finding) for finding in self.findings]
         return {
             "dataset": self.dataset,
@@ -61,13 +72,16 @@ class Verification:
 
 
 def differs(field: str, expected: Any, found: Any, why: str) -> Finding:
-    """A field that does not hold."""
+    """The finding about a field that does not hold."""
     detail = f"expected {_shown(expected)}, found {_shown(found)}: {why}"
     return Finding(field, "fails", detail, expected, found)
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The leaves, by their dotted path, in which two JSON values differ; a list is a leaf."""
+    """Yield the leaves in which two JSON values differ: dotted path, expected and found value.
+
+    A list is a leaf.
+    """
     if isinstance(expected, dict) and isinstance(found, dict):
         for name in sorted(expected.keys() | found.keys()):
             below = f"{path}.{name}" if path else name
