@@ -22,12 +22,10 @@ from puma.registry.versions import (
     RegisteredVersion,
     choose_version,
     list_versions,
-    model_name,
 )
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
 LONGEST_REASON = 1000  # characters; a version's page has to stay readable
 
@@ -99,14 +97,13 @@ def promote(
         previous = next((item.version for item in rows if CHAMPION in item.aliases), None)
         if previous == row.version:
             return Promotion(dataset, row.version, previous, moved=False)
-        found = client.get_model_version(model_name(dataset), str(row.version))
-        conditions = check_conditions(_gather(client, dataset, found, row, rows))
+        conditions = check_conditions(_gather(client, row, rows))
         unmet = [condition for condition in conditions if condition.state != "holds"]
         if unmet and reason is None:
             raise PromotionRefusedError(_refusal(row.version, unmet), conditions)
         overridden = tuple(condition.name for condition in unmet)
-        _write(client, found, previous, reason if unmet else None, overridden)
-        client.set_registered_model_alias(found.name, CHAMPION, found.version)
+        _write(client, row, previous, reason if unmet else None, overridden)
+        client.set_registered_model_alias(row.name, CHAMPION, str(row.version))
     return Promotion(dataset, row.version, previous, True, conditions, overridden)
 
 
@@ -123,22 +120,16 @@ def _valid_reason(force: str | None) -> str | None:
     return reason
 
 
-def _gather(
-    client: MlflowClient,
-    dataset: str,
-    found: ModelVersion,
-    row: RegisteredVersion,
-    rows: list[RegisteredVersion],
-) -> Facts:
+def _gather(client: MlflowClient, row: RegisteredVersion, rows: list[RegisteredVersion]) -> Facts:
     """Everything that the conditions depend on, from the store."""
     live = {item.version for item in rows}
-    erased = [each.row for each in tombstones(client, dataset).values() if each.version not in live]
+    buried = tombstones(client, row.dataset).values()
+    erased = [each.row for each in buried if each.version not in live]
     return Facts(
         row=row,
-        tags=found.tags,
         params=_params(client, row.run_id),
-        weights=weights_or_error(found),
-        certificate=check_fields(client, dataset, found),
+        weights=weights_or_error(row),
+        certificate=check_fields(client, row),
         versions=sorted([*rows, *erased], key=lambda item: item.version),
     )
 
@@ -166,20 +157,22 @@ def _refusal(version: int, unmet: list[Condition]) -> str:
 
 def _write(
     client: MlflowClient,
-    found: ModelVersion,
+    row: RegisteredVersion,
     previous: int | None,
     reason: str | None,
     overridden: tuple[str, ...],
 ) -> None:
     """Everything but the alias."""
+    name, version = row.name, str(row.version)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     if reason is not None:
         note = f"**Promoted by force** on {now}, past {', '.join(overridden)}: {reason}"
-        client.update_model_version(found.name, found.version, add_note(found.description, note))
-        client.set_model_version_tag(found.name, found.version, FORCED, reason)
-    client.set_model_version_tag(found.name, found.version, PROMOTED_AT, now)
+        page = client.get_model_version(name, version).description
+        client.update_model_version(name, version, add_note(page, note))
+        client.set_model_version_tag(name, version, FORCED, reason)
+    client.set_model_version_tag(name, version, PROMOTED_AT, now)
     stale = {SUPERSEDED_BY} if reason is not None else {SUPERSEDED_BY, FORCED}
-    for name in stale & found.tags.keys():
-        client.delete_model_version_tag(found.name, found.version, name)
+    for tag in stale & row.tags.keys():
+        client.delete_model_version_tag(name, version, tag)
     if previous is not None:
-        client.set_model_version_tag(found.name, str(previous), SUPERSEDED_BY, str(found.version))
+        client.set_model_version_tag(name, str(previous), SUPERSEDED_BY, version)

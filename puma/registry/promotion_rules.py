@@ -45,7 +45,6 @@ class Facts:
 
     Attributes:
         row: The version that is to serve.
-        tags: Its tags in the registry.
         params: The parameters of its run; empty when the run is gone.
         weights: The digest of the weights in its registered model, or why that cannot be loaded.
         certificate: The findings of :func:`~puma.registry.certificate.verify.check_fields`.
@@ -53,7 +52,6 @@ class Facts:
     """
 
     row: RegisteredVersion
-    tags: Mapping[str, str]
     params: Mapping[str, str]
     weights: str | RegistryError
     certificate: Sequence[Finding]
@@ -83,15 +81,15 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
         )
         return (Condition("registered by PUMA", "unknown", detail),)
     return (
-        _audit(row, facts.tags),
+        _audit(row),
         _budget(row, facts.params),
-        _subject(row, facts.tags, facts.weights),
+        _subject(row, facts.weights),
         _certificate(facts.certificate),
         _requests(row, facts.versions),
     )
 
 
-def _audit(row: RegisteredVersion, tags: Mapping[str, str]) -> Condition:
+def _audit(row: RegisteredVersion) -> Condition:
     if row.deletion_digest is None:
         return Condition("audit", "holds", "an original removed nobody: nothing to prove")
     if row.verdict is None:
@@ -103,8 +101,8 @@ def _audit(row: RegisteredVersion, tags: Mapping[str, str]) -> Condition:
             "audit",
             "fails",
             f"the verdict on version {row.version} is {row.verdict}, not {PASSED} "
-            f"({tags.get(VERDICT_REASON, 'no reason given')}); promote a version that passed, or "
-            "change the settings and run `dvc repro`",
+            f"({row.tags.get(VERDICT_REASON, 'no reason given')}); promote a version that passed, "
+            "or change the settings and run `dvc repro`",
         )
     return Condition("audit", "holds", f"the verdict is {PASSED}")
 
@@ -141,10 +139,8 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _subject(
-    row: RegisteredVersion, tags: Mapping[str, str], weights: str | RegistryError
-) -> Condition:
-    original = row.deletion_digest is None
+def _subject(row: RegisteredVersion, weights: str | RegistryError) -> Condition:
+    tags, original = row.tags, row.deletion_digest is None
     stated = tags.get(WEIGHTS if original else AUDITED_WEIGHTS)
     if stated is None or (not original and AUDITED_DELETION not in tags):
         return Condition(

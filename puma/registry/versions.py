@@ -150,7 +150,7 @@ def aliases_of(version: int, aliases: dict[str, int]) -> tuple[str, ...]:
     return tuple(sorted(alias for alias, target in aliases.items() if target == version))
 
 
-def parent_version(tags: dict[str, str]) -> int | None:
+def parent_version(tags: Mapping[str, str]) -> int | None:
     """The version that the tagged one was made from."""
     return _number(tags.get("puma.parent_version"))
 

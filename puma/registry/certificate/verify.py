@@ -15,7 +15,7 @@ from puma.registry.loading import ChangedIdentityError, load_identity, registere
 from puma.registry.store import open_store, reaches_store
 from puma.registry.store_errors import is_away
 from puma.registry.tombstones import Tombstone, parent_of
-from puma.registry.versions import choose_version, list_versions, model_name
+from puma.registry.versions import RegisteredVersion, choose_version, list_versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -43,17 +43,16 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     client = open_store(workspace)
     rows = list_versions(client, dataset)
     row = choose_version(rows, dataset, version_or_alias)
-    found = client.get_model_version(model_name(dataset), str(row.version))
-    record = load_record(client, dataset, found)
+    record = load_record(client, dataset, row)
     comparison = compare(record)
     if isinstance(comparison, Finding):
         return Verification(dataset, row.version, (comparison,))
     trusted = comparison.trusted
     findings = [
         *rules.check_fields(comparison),
-        _check_identity(client, found),
+        _check_identity(client, row),
         rules.check_page(record),
-        rules.check_weights(weights_or_error(found), trusted["weights_digest"]),
+        rules.check_weights(weights_or_error(row), trusted["weights_digest"]),
         *check_project(workspace, dataset, trusted),
         *rules.check_chain(record, trusted[rules.CHAIN]),
         *rules.check_champion(row, rows),
@@ -61,15 +60,17 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     return Verification(dataset, row.version, tuple(findings))
 
 
-def check_fields(client: MlflowClient, dataset: str, found: ModelVersion) -> tuple[Finding, ...]:
-    """Check only the fields of the certificate of ``found`` against the registry."""
-    comparison = compare(load_record(client, dataset, found))
+def check_fields(client: MlflowClient, version: RegisteredVersion) -> tuple[Finding, ...]:
+    """Check only the fields of the certificate of ``version`` against the registry."""
+    comparison = compare(load_record(client, version.dataset, version))
     if isinstance(comparison, Finding):
         return (comparison,)
     return tuple(rules.check_fields(comparison))
 
 
-def check_record(client: MlflowClient, dataset: str, found: ModelVersion) -> tuple[Finding, ...]:
+def check_record(
+    client: MlflowClient, dataset: str, found: ModelVersion | RegisteredVersion
+) -> tuple[Finding, ...]:
     """Check the fields of the certificate of ``found``, and the certificates above it."""
     record = load_record(client, dataset, found)
     comparison = compare(record)
@@ -79,7 +80,9 @@ def check_record(client: MlflowClient, dataset: str, found: ModelVersion) -> tup
     return (*rules.check_fields(comparison), *chain)
 
 
-def load_record(client: MlflowClient, dataset: str, found: ModelVersion) -> Record:
+def load_record(
+    client: MlflowClient, dataset: str, found: ModelVersion | RegisteredVersion
+) -> Record:
     """Load everything that the certificate of ``found`` is compared with."""
     run_id = found.run_id or ""
     return Record(
@@ -105,11 +108,11 @@ def _find_run(client: MlflowClient, run_id: str) -> Run | None:
         return None
 
 
-def _ancestors(client: MlflowClient, found: ModelVersion) -> Iterator[Ancestor]:
+def _ancestors(client: MlflowClient, found: ModelVersion | RegisteredVersion) -> Iterator[Ancestor]:
     """The versions above ``found``, as far as they are registered or have a tombstone."""
     from mlflow.exceptions import MlflowException
 
-    child: ModelVersion | Tombstone = found
+    child: ModelVersion | RegisteredVersion | Tombstone = found
     keeper = (
         found.run_id or ""
     )  # the certificates of an erased version lie beside its descendant's run
@@ -155,18 +158,18 @@ def _certificates(client: MlflowClient, run_id: str) -> dict[str, str]:
     return {path: text for path, text in texts if text is not None}
 
 
-def weights_or_error(found: ModelVersion) -> str | RegistryError:
+def weights_or_error(version: RegisteredVersion) -> str | RegistryError:
     """The digest of the weights in the registered model, or why it cannot be loaded."""
     try:
-        return registered_weights(found)
+        return registered_weights(version)
     except RegistryError as error:
         return error
 
 
-def _check_identity(client: MlflowClient, found: ModelVersion) -> Finding:
+def _check_identity(client: MlflowClient, version: RegisteredVersion) -> Finding:
     name = "fingerprint"
     try:
-        load_identity(client, found)
+        load_identity(client, version)
     except ChangedIdentityError as error:
         return Finding(name, "fails", str(error))
     except RegistryError as error:
