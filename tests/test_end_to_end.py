@@ -21,7 +21,8 @@ from puma.lineage.records import AuditRecord, ModelRecord
 from puma.models import build_model, load_weights
 from puma.project.workspace import Workspace
 from puma.registry import open_store
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 
 ROOT = Path(__file__).parents[1]
 DATASET = "breast_cancer"  # its subjects are real identifiers

@@ -17,7 +17,7 @@ from puma.errors import SettingsError
 from puma.label_errors import RANKERS, Loss, Ranker, resolve_ranker
 from puma.models import predictions
 from puma.project.files import PRIVATE, write_text
-from puma.requests.deletion_set import SUBJECT
+from puma.requests.request_file import SUBJECT
 
 DEFAULT_CRITERION = "validation_loss"
 

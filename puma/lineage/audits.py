@@ -13,7 +13,8 @@ from puma.errors import AuditError, DataError
 from puma.lineage.records import AuditRecord, ModelRecord
 from puma.project.files import write_json
 from puma.project.workspace import Workspace
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 from puma.settings import ORIGINAL
 
 

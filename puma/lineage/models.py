@@ -19,7 +19,8 @@ from puma.models import (
 from puma.project.files import sha256, write_text
 from puma.project.workspace import Workspace
 from puma.removal.base import Removal, Trained
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 from puma.settings import ORIGINAL, ModelSettings, original_of
 
 

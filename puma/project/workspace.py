@@ -49,7 +49,7 @@ class Workspace:
         """The user's own deletion request."""
         return self.root / "deletions" / f"{dataset}.csv"
 
-    def answered(self, dataset: str, digest: str) -> Path:
+    def archived_request(self, dataset: str, digest: str) -> Path:
         """The people of an answered request, kept for the removals that build on it: private."""
         return self.root / ".puma" / "requests" / dataset / f"{digest}.csv"
 

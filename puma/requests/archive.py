@@ -1,4 +1,4 @@
-"""What a version was made from, found again by its digests: the data, and whom it is without."""
+"""Finding again what a version was made from, by digests: the data, and whom it is without."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 from puma.data.base import Dataset
 from puma.errors import AbsentError, DataError, DeletionError
 from puma.project.workspace import Workspace
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 
 
 def find_data(workspace: Workspace, dataset: str, digest: str) -> Dataset:
-    """The project's data, if it is that of ``digest``.
+    """The project's data, if its digest is ``digest``.
 
-    Raises AbsentError when there is none, DataError for other data.
+    Raises:
+        AbsentError: The project holds no data of that name.
+        DataError: It holds other data.
     """
     path = workspace.data(dataset)
     if not path.exists():
@@ -31,9 +34,12 @@ def find_data(workspace: Workspace, dataset: str, digest: str) -> Dataset:
 def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSet:
     """Everybody who was removed for the deletion set of ``digest``.
 
-    Looked for among the answered requests, then in what the pipeline acts on. The key is read,
-    never made. Raises AbsentError when neither is here, or no key; DataError when what is here is
-    another request, was keyed otherwise, or is none of this data.
+    Searched among the archived requests, then in the pipeline's current one. The key is read,
+    never created.
+
+    Raises:
+        AbsentError: Neither request is here, or the key is not.
+        DataError: What is here is another request, has another key, or is not of this data.
     """
     if not workspace.key.exists():
         raise AbsentError(
@@ -41,10 +47,13 @@ def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSe
             "from a backup"
         )
     key = project_key(workspace.key)
-    kept, current = workspace.answered(data.name, digest), workspace.deletion_set(data.name)
-    here = [path for path in (kept, current) if path.exists()]
+    archived = workspace.archived_request(data.name, digest)
+    current = workspace.deletion_set(data.name)
+    here = [path for path in (archived, current) if path.exists()]
     if not here:
-        raise AbsentError(f"neither {kept} nor {current} is here; put that version's request back")
+        raise AbsentError(
+            f"neither {archived} nor {current} is here; put that version's request back"
+        )
     for path in here:
         try:
             found = DeletionSet.read(path, data, allow_class_removal=True)
@@ -54,22 +63,27 @@ def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSe
             return found
     raise DataError(
         f"{' and '.join(map(str, here))}: another request, or {workspace.key} another key, than "
-        f"this version was made with; put that version's back, the request as {kept}"
+        f"this version was made with; put that version's back, the request as {archived}"
     )
 
 
 def archive_request(workspace: Workspace, deletion_set: DeletionSet) -> None:
-    """Keep a request that is answered, for its owner's eyes alone; later removals build on it."""
+    """Keep a request that was served, readable by its owner alone; later removals build on it."""
     digest = deletion_set.digest(project_key(workspace.key))
-    deletion_set.write(workspace.answered(deletion_set.dataset.name, digest), reason="answered")
+    path = workspace.archived_request(deletion_set.dataset.name, digest)
+    deletion_set.write(path, reason="answered")
 
 
 @dataclass(frozen=True, repr=False)
-class Asked:
-    """A request, beside whom a version is without already.
+class CumulativeRequest:
+    """A request to a version that is already without some people.
 
-    new: those still to be removed, as a set of the data without the earlier ones; None when
-    there is nobody. earlier: whom the parent is without. everybody: both, of the whole data."""
+    Attributes:
+        new: Those still to be removed, as a set of the data without the earlier ones. None when
+            nobody is left to remove.
+        earlier: Those whom the version is already without. None for an original.
+        everybody: Both, as a set of the whole data.
+    """
 
     new: DeletionSet | None
     earlier: DeletionSet | None
@@ -77,31 +91,45 @@ class Asked:
 
     @property
     def n_rows(self) -> int:
+        """How many training rows are still to be removed."""
         return 0 if self.new is None else len(self.new)
 
     @property
     def n_subjects(self) -> int:
+        """How many people are still to be removed."""
         return 0 if self.new is None else len(self.new.subject_ids)
 
 
-def read_request(workspace: Workspace, path: Path, data: Dataset, answered: str | None) -> Asked:
-    """The request at ``path``, to a version whose deletion set has the digest ``answered``.
+def read_cumulative_request(
+    workspace: Workspace, path: Path, data: Dataset, earlier_digest: str | None
+) -> CumulativeRequest:
+    """Read the request at ``path``, to a version whose deletion set has ``earlier_digest``.
 
-    ``answered`` is None for an original. Raises DeletionError for a request that cannot be
-    honoured, and as :func:`find_request` does.
+    Args:
+        workspace: The project.
+        path: The request, a CSV.
+        data: The data that the version was trained on.
+        earlier_digest: The keyed digest of everybody whom the version is already without; None
+            for an original.
+
+    Raises:
+        DeletionError: The request cannot be honoured.
+        DataError: The earlier request is not found; see :func:`find_request`.
     """
     allow = workspace.settings.deletion.allow_class_removal
-    asked = DeletionSet.read(path, data, allow_class_removal=allow)
-    if answered is None:
-        return Asked(asked, None, asked)
-    earlier = find_request(workspace, data, answered)
-    new = sorted({*asked.subject_ids} - {*earlier.subject_ids})
+    requested = DeletionSet.read(path, data, allow_class_removal=allow)
+    if earlier_digest is None:
+        return CumulativeRequest(requested, None, requested)
+    earlier = find_request(workspace, data, earlier_digest)
+    new = sorted({*requested.subject_ids} - {*earlier.subject_ids})
     if not new:
-        return Asked(None, earlier, earlier)
+        return CumulativeRequest(None, earlier, earlier)
     everybody = DeletionSet.of(
-        [*earlier.subject_ids, *earlier.test_only_ids, *new, *asked.test_only_ids],
+        [*earlier.subject_ids, *earlier.test_only_ids, *new, *requested.test_only_ids],
         data,
         allow_class_removal=allow,
     )
-    left = replace(data, train=data.train.without(earlier.rows))
-    return Asked(DeletionSet.of(new, left, allow_class_removal=allow), earlier, everybody)
+    remaining = replace(data, train=data.train.without(earlier.rows))
+    return CumulativeRequest(
+        DeletionSet.of(new, remaining, allow_class_removal=allow), earlier, everybody
+    )

@@ -29,8 +29,9 @@ from puma.registry.store import reaches_store
 from puma.registry.tombstones import erased_before
 from puma.registry.versions import RETRAIN_DUE, choose_version, find_fingerprint
 from puma.removal import Removal, RemovalMethod, Trained
-from puma.requests.archive import archive_request, find_data, read_request
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.archive import archive_request, find_data, read_cumulative_request
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 from puma.workflows.preconditions import (
     refuse_broken_record,
     refuse_lost_key,
@@ -101,7 +102,7 @@ def answer(
     refuse_broken_record(client, dataset, found)
     refuse_lost_key(workspace, rows)
     data = find_data(workspace, dataset, identity.data_digest)
-    people = read_request(workspace, request, data, identity.deletion_digest)
+    people = read_cumulative_request(workspace, request, data, identity.deletion_digest)
 
     def answered(outcome: Outcome, number: int) -> Answer:
         now = list_versions(client, dataset)

@@ -21,7 +21,8 @@ from puma.registry.certificate.build import canonical, digest
 from puma.registry.certificate.findings import differences
 from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import promote
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 from tests.command import puma
 from tests.registry.fixtures import _default_store, template
 from tests.registry.projects import (

@@ -18,7 +18,8 @@ import torch
 import puma.data
 from puma.data import Dataset, Examples, load_dataset
 from puma.errors import DeletionError
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 
 KEY = bytes(range(32))
 TRAIN = ["ann", "bob", "ann", "cy", "dee", "bob", "fay"]

@@ -21,7 +21,8 @@ from puma.lineage.models import load_model
 from puma.lineage.records import AuditRecord
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, open_store
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 from puma.workflows.audit import audit_version
 from tests import command
 from tests.audited import DATASET, N_REMOVED, VERSIONS

@@ -34,7 +34,8 @@ from puma.registry.certificate.verify import verify_version
 from puma.registry.loading import load_module
 from puma.registry.promotion import promote
 from puma.removal import Trained, build_method
-from puma.requests.deletion_set import DeletionSet, project_key
+from puma.requests.deletion_set import DeletionSet
+from puma.requests.digest import project_key
 from puma.workflows.audit import audit_version
 from puma.workflows.remove import Answer, answer
 from puma.workflows.suspects import load_version
@@ -354,7 +355,7 @@ def test_requests_that_cannot_be_honoured_are_refused(own: Workspace) -> None:
 
 def test_what_the_earlier_request_was_has_to_be_known(chain: Workspace) -> None:
     row = list_versions(open_store(chain), DATASET)[4]
-    kept = chain.answered(DATASET, str(row.deletion_digest))
+    kept = chain.archived_request(DATASET, str(row.deletion_digest))
     moved = chain.root / "elsewhere.csv"
     shutil.move(kept, moved)
     refused(chain, DataError, rf"another request.*put that.*{kept.name}", version=5, rows=[50])
@@ -411,7 +412,7 @@ def test_evidence_of_other_sizes_is_refused(own: Workspace) -> None:
 
 def test_a_kept_request_that_is_broken_is_named(chain: Workspace) -> None:
     row = list_versions(open_store(chain), DATASET)[4]
-    kept = chain.answered(DATASET, str(row.deletion_digest))
+    kept = chain.archived_request(DATASET, str(row.deletion_digest))
     kept.write_text("subject_id\nstranger\n")
     refused(chain, DataError, rf"{kept.name}: no request of this data", version=5, rows=[50])
 
