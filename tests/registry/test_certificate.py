@@ -1,4 +1,7 @@
-"""Certificates: what they say, that they are whole, that nothing rewrites them."""
+"""Certificates: what they say, that they are whole, that nothing rewrites them.
+
+Their stored form is tested in test_compare.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from puma.registry import (
     register_all,
     registration,
 )
-from puma.registry.certificate import build as certificate
+from puma.registry.certificate import build
 from puma.registry.certificate.page import page
 from tests.registry.projects import (
     DATA_DIGEST,
@@ -131,11 +134,12 @@ def test_a_version_names_its_certificate_as_sha256sum_does(filled: Workspace, nu
 
 def test_words_that_were_issued_are_not_changed() -> None:
     """Whoever edits the limits of a schema makes every certificate that was issued look forged."""
-    words = "\n".join(certificate.LIMITS[1])
+    words = "\n".join(build.LIMITS[1])
     assert sha256(words) == "c3d34cecb90fb0dea68bdfebef5cb25630a36a2c390afa865437c6d13ad8cac4"
-    assert certificate.SCHEMA in certificate.LIMITS
+    assert build.SCHEMA in build.LIMITS
 
 
+@pytest.mark.slow
 def test_registering_again_rewrites_nothing(registered: Workspace) -> None:
     before, rows = everything(registered), list_versions(open_store(registered), DATASET)
     stated = [tags(registered, number) for number in (1, 2, 3)]
@@ -147,6 +151,7 @@ def test_registering_again_rewrites_nothing(registered: Workspace) -> None:
     assert [tags(registered, number) for number in (1, 2, 3)] == stated
 
 
+@pytest.mark.slow
 def test_the_commit_is_the_project_s(workspace: Workspace) -> None:
     git = ["git", "-C", str(workspace.root), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q", workspace.root], check=True)
@@ -168,6 +173,7 @@ def test_the_commit_is_the_project_s(workspace: Workspace) -> None:
 # --- whole or absent ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["canonical", "page", "digest"])
 def test_a_version_never_appears_without_its_certificate(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, step: str
@@ -176,7 +182,7 @@ def test_a_version_never_appears_without_its_certificate(
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(certificate, step, fail)
+        patch.setattr(build, step, fail)
         with pytest.raises(RegistryError, match="disk full"):
             register_all(workspace, progress=False)
     assert list_versions(open_store(workspace), DATASET) == []
@@ -184,6 +190,7 @@ def test_a_version_never_appears_without_its_certificate(
     assert [len(tags(workspace, number)["puma.certificate"]) for number in (1, 2, 3)] == [64] * 3
 
 
+@pytest.mark.slow
 def test_a_removal_waits_for_the_certificate_of_its_parent(workspace: Workspace) -> None:
     client = open_store(workspace)
     original, removal, _ = read_model_records(workspace, DATASET)
@@ -196,6 +203,7 @@ def test_a_removal_waits_for_the_certificate_of_its_parent(workspace: Workspace)
     assert len(list_versions(client, DATASET)) == 1
 
 
+@pytest.mark.slow
 def test_versions_of_an_earlier_puma_get_theirs_by_registering(registered: Workspace) -> None:
     client = open_store(registered)
     rows = list_versions(client, DATASET)
@@ -237,6 +245,7 @@ def test_an_audit_that_found_something_else_replaces_the_certificate(
     assert missing(registered) is None
 
 
+@pytest.mark.slow
 def test_an_original_audited_for_another_request_keeps_its_certificate(
     registered: Workspace,
 ) -> None:
@@ -247,6 +256,7 @@ def test_an_original_audited_for_another_request_keeps_its_certificate(
     assert (text_of(registered, 1), tags(registered, 1)["puma.certificate"]) == (text, stated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["verdict_tags", "log_metrics", "issue_certificate"])
 def test_an_update_cut_short_is_completed_by_registering(
     registered: Workspace, monkeypatch: pytest.MonkeyPatch, step: str

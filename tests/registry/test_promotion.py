@@ -1,4 +1,7 @@
-"""Who may serve: the gate, what a promotion writes down, and what it leaves alone."""
+"""Promoting in a real store: what is written and what is left alone.
+
+The conditions themselves are tested in test_promotion_rules.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +17,36 @@ import pytest
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, promotion, register_all
-from puma.registry.certificate.build import issue_certificate
 from puma.registry.promotion import PromotionRefusedError, promote
+from tests.audited import copy_of
 from tests.command import puma
-from tests.registry.projects import DATASET, DELETION, OTHER_DELETION, write_audit
-from tests.registry.served import amend, answer, make_servable
+from tests.registry.projects import (
+    DATASET,
+    OTHER_DELETION,
+    copy_store,
+    make_project,
+    write_audit,
+)
+from tests.registry.served import answer, make_servable
 
 NAME = f"puma-{DATASET}"
 
 
-@pytest.fixture
-def servable(workspace: Workspace) -> Workspace:
-    make_servable(workspace)
+@pytest.fixture(scope="module")
+def promotable(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Versions 1 original, which serves, 2 retrain, 3 puma. Shared: read it only."""
+    workspace = make_project(tmp_path_factory.mktemp("promotable") / "project")
+    copy_store(template, workspace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        make_servable(workspace)
     return workspace
+
+
+@pytest.fixture
+def servable(promotable: Workspace, tmp_path: Path) -> Workspace:
+    """Such a project of this test's own."""
+    return copy_of(promotable, tmp_path / "servable")
 
 
 def champion(workspace: Workspace) -> int:
@@ -72,68 +93,65 @@ def replace_weights(workspace: Workspace, number: int, other: int) -> None:
     shutil.copytree(folders[1], folders[0])
 
 
-# --- what opens the gate ---
+# --- one promotion after another ---
 
 
-@pytest.mark.parametrize("wanted", [2, "3", "challenger"])
-def test_a_removal_that_passed_serves(servable: Workspace, wanted: str | int) -> None:
-    number = 3 if wanted == "challenger" else int(wanted)
+def test_promotions_one_after_another(servable: Workspace) -> None:
     start = datetime.now(UTC) - timedelta(seconds=1)
-    done = promote(servable, DATASET, wanted)
-    assert (done.version, done.previous, done.moved, done.overridden) == (number, 1, True, ())
+    done = promote(servable, DATASET, "challenger")
+    assert (done.version, done.previous, done.moved, done.overridden) == (3, 1, True, ())
     assert [condition.state for condition in done.conditions] == ["holds"] * 5
-    assert champion(servable) == number
-    assert tags(servable, 1)["puma.superseded_by"] == str(number)
-    promoted = tags(servable, number)
+    assert champion(servable) == 3
+    assert tags(servable, 1)["puma.superseded_by"] == "3"
+    promoted = tags(servable, 3)
     assert start <= datetime.fromisoformat(promoted["puma.promoted_at"]) <= datetime.now(UTC)
     assert not {"puma.forced", "puma.superseded_by"} & promoted.keys()
-    page = open_store(servable).get_model_version(NAME, str(number)).description
+    page = open_store(servable).get_model_version(NAME, "3").description
     assert "Promoted" not in page
 
-
-def test_a_method_without_a_budget_is_bound_by_its_verdict_alone(servable: Workspace) -> None:
-    (budget,) = (c for c in promote(servable, DATASET, 2).conditions if c.name == "budget")
-    assert budget.detail == "retrain was given none (the retained loss moved by +0.062 nats)"
-
-
-def test_an_original_serves_while_nobody_was_removed(workspace: Workspace) -> None:
-    """Its verdict, that it remembers everybody, is none of a removal."""
-    make_servable(workspace)
-    client = open_store(workspace)
-    for number in ("2", "3"):
-        client.delete_model_version(NAME, number)
-    client.delete_registered_model_alias(NAME, "champion")
-    assert tags(workspace, 1)["puma.verdict"] == "forgetting_incomplete"
-    done = promote(workspace, DATASET, 1)
-    assert (done.previous, done.moved, champion(workspace)) == (None, True, 1)
-
-
-def test_the_present_champion_again_changes_nothing(servable: Workspace) -> None:
-    promote(servable, DATASET, 3)
     before = state(servable)
-    for force in (None, "to be sure"):
+    for force in (None, "to be sure"):  # it serves already
         done = promote(servable, DATASET, "champion", force=force)
         assert (done.version, done.previous, done.moved) == (3, 3, False)
-    assert state(servable) == before
     result = puma(servable.root, "promote", DATASET, "3")
     assert result.exit_code == 0
     assert result.stdout == "puma-toy version 3 serves already; nothing was changed\n"
+    assert state(servable) == before
 
+    closed = refused(servable, 1)
+    assert closed.keys() == {"requests"}
+    assert "version 1 was not made for it: it still knows these people" in str(closed)
+    result = puma(servable.root, "promote", DATASET, "1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "requests fails: version 3 (puma) removed 3 rows" in result.stderr
+    assert '--force "a reason", which is written on the version' in result.stderr
+    assert state(servable) == before
 
-def test_two_promotions_in_a_row_and_back(servable: Workspace) -> None:
-    promote(servable, DATASET, 2)
+    # Made for the same request: nobody comes back, and nothing has to be forced.
+    result = puma(servable.root, "promote", DATASET, "2", "--force", "in a hurry")
+    assert result.exit_code == 0
+    assert "nothing had to be forced; the reason was not recorded" in result.stdout
+    assert "puma.forced" not in tags(servable, 2)
     promote(servable, DATASET, 3)
-    assert tags(servable, 2)["puma.superseded_by"] == "3"
-    assert tags(servable, 1)["puma.superseded_by"] == "2"
-    promote(servable, DATASET, 2)  # made for the same request: nobody comes back
-    assert champion(servable) == 2
-    assert "puma.superseded_by" not in tags(servable, 2)
-    assert tags(servable, 3)["puma.superseded_by"] == "2"
+    assert champion(servable) == 3
     rows = list_versions(open_store(servable), DATASET)
-    assert [row.superseded_by for row in rows] == [2, None, 2]
+    assert [row.superseded_by for row in rows] == [3, 3, None]
     assert [row.promoted_at is None for row in rows] == [True, False, False]
 
 
+@pytest.mark.slow
+def test_an_original_serves_while_nobody_was_removed(servable: Workspace) -> None:
+    """Its verdict, that it remembers everybody, is none of a removal."""
+    client = open_store(servable)
+    for number in ("2", "3"):
+        client.delete_model_version(NAME, number)
+    client.delete_registered_model_alias(NAME, "champion")
+    assert tags(servable, 1)["puma.verdict"] == "forgetting_incomplete"
+    done = promote(servable, DATASET, 1)
+    assert (done.previous, done.moved, champion(servable)) == (None, True, 1)
+
+
+@pytest.mark.slow
 def test_two_at_once_leave_one_champion_and_one_superseded(servable: Workspace) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda number: promote(servable, DATASET, number), (2, 3)))
@@ -144,162 +162,38 @@ def test_two_at_once_leave_one_champion_and_one_superseded(servable: Workspace) 
     assert tags(servable, 1)["puma.superseded_by"] == str(loser)
 
 
-# --- what keeps it shut ---
+# --- what is refused ---
 
 
-@pytest.mark.parametrize("verdict", ["forgetting_incomplete", "inconclusive", "utility_lost"])
-def test_any_other_verdict_is_refused(workspace: Workspace, verdict: str) -> None:
-    make_servable(workspace)
-    write_audit(workspace, "puma", verdict=verdict, reason="0.93 of what it was")
-    register_all(workspace, progress=False)
-    closed = refused(workspace, 3)
-    assert closed.keys() == {"audit"}
-    assert f"is {verdict}, not passed (0.93 of what it was); promote" in closed["audit"][1]
-    result = puma(workspace.root, "promote", DATASET, "3")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "audit fails: the verdict on version 3" in result.stderr
-    assert champion(workspace) == 1
-
-
-@pytest.mark.parametrize(
-    ("drift", "closed"),
-    [(0.01, False), (-0.01, False), (0.010002, True), (-0.010002, True), (0.5, True)],
-)
-def test_a_drift_beyond_the_budget_is_refused(
-    workspace: Workspace, drift: float, closed: bool
-) -> None:
-    make_servable(workspace, drift=drift)
-    if not closed:
-        assert promote(workspace, DATASET, 3).moved
-        return
-    found = refused(workspace, 3)
-    assert found.keys() == {"budget"}
-    assert f"moved by {drift:+.4g} nats, of 0.01 allowed" in found["budget"][1]
-
-
-def test_weights_other_than_the_audited_are_refused(servable: Workspace) -> None:
+def test_what_was_edited_in_the_store_is_refused(servable: Workspace) -> None:
+    client = open_store(servable)
     replace_weights(servable, 3, other=2)
     audited, held = (tags(servable, each)["puma.weights_digest"][:8] for each in (3, 2))
     closed = refused(servable, 3)
     assert closed.keys() == {"subject"}
     assert f"has weights {held}…, not {audited}… that were audited" in closed["subject"][1]
 
-
-def test_an_audit_for_another_request_is_refused(servable: Workspace) -> None:
-    open_store(servable).set_model_version_tag(NAME, "3", "puma.audited_deletion", "ab" * 32)
-    closed = refused(servable, 3)
-    assert closed.keys() == {"subject", "certificate"}
-    assert f"is about request abababab…, and version 3 answers {DELETION[:8]}…" in str(closed)
-
-
-def test_back_to_an_original_that_knows_removed_people_is_refused(servable: Workspace) -> None:
-    promote(servable, DATASET, 3)
-    closed = refused(servable, 1)
-    assert closed.keys() == {"requests"}
-    said = closed["requests"][1]
-    assert f"version 3 (puma) removed 3 rows for another request, {DELETION[:8]}…" in said
-    assert "version 1 was not made for it: it still knows these people" in said
-
-
-def test_a_removal_for_an_earlier_request_is_refused(servable: Workspace) -> None:
-    answer(servable, OTHER_DELETION, n_removed=5, seed=10)
-    closed = refused(servable, 3)
-    assert closed.keys() == {"requests"}
-    assert "version 5 (puma) removed 5 rows for another request" in closed["requests"][1]
-    assert promote(servable, DATASET, 5).moved
-
-
-@pytest.mark.parametrize(("n_removed", "opens"), [(4, True), (3, False), (1, False)])
-def test_a_request_that_cannot_hold_the_one_that_served_is_refused(
-    servable: Workspace, n_removed: int, opens: bool
-) -> None:
-    """Three rows went before: one request that holds them and others is larger."""
-    promote(servable, DATASET, 3)
-    answer(servable, OTHER_DELETION, n_removed=n_removed, seed=10)
-    if opens:
-        assert promote(servable, DATASET, 5).moved
-        return
-    closed = refused(servable, 5)
-    assert closed.keys() == {"requests"}
-    assert f"version 5 removed {n_removed} for another request" in closed["requests"][1]
-
-
-def test_a_demonstration_that_never_served_binds_nobody(servable: Workspace) -> None:
-    answer(servable, OTHER_DELETION, n_removed=1, seed=10)
-    assert promote(servable, DATASET, 5).moved
-
-
-def test_a_removal_from_a_removal_knows_none_of_its_people(servable: Workspace) -> None:
-    promote(servable, DATASET, 3)
-    answer(servable, OTHER_DELETION, n_removed=1, seed=10)
-    client = open_store(servable)
-    client.set_model_version_tag(NAME, "5", "puma.parent_version", "3")
-    client.delete_model_version_tag(NAME, "5", "puma.certificate")
-    issue_certificate(client, DATASET, client.get_model_version(NAME, "5"))
-    assert promote(servable, DATASET, 5).moved
-    assert refused(servable, 3).keys() == {"requests"}  # and its parent knows those of the child
-
-
-def test_a_verdict_written_by_hand_opens_nothing(workspace: Workspace) -> None:
-    make_servable(workspace)
-    write_audit(workspace, "puma", verdict="over_forgotten")
-    register_all(workspace, progress=False)
-    open_store(workspace).set_model_version_tag(NAME, "3", "puma.verdict", "passed")
-    closed = refused(workspace, 3)
+    client.set_model_version_tag(NAME, "2", "puma.n_removed", "4")
+    closed = refused(servable, 2)
     assert closed.keys() == {"certificate"}
-    said = 'audit.verdict: expected "over_forgotten", found "passed"'
-    assert closed["certificate"][1].startswith(said)
+    assert closed["certificate"][1].startswith("deletion.rows: expected 3, found 4")
 
-
-# --- what cannot be checked ---
-
-
-@pytest.mark.parametrize(
-    ("tag", "condition", "said"),
-    [
-        ("puma.verdict", "audit", "was never audited; run `dvc repro`"),
-        ("puma.audited_weights", "subject", "does not say which weights were audited"),
-        ("puma.audited_deletion", "subject", "does not say which weights were audited"),
-        ("puma.method", "registered by PUMA", "was not registered by PUMA"),
-    ],
-)
-def test_what_a_version_does_not_say_cannot_be_checked(
-    servable: Workspace, tag: str, condition: str, said: str
-) -> None:
-    open_store(servable).delete_model_version_tag(NAME, "3", tag)
-    closed = refused(servable, 3)
-    assert closed.keys() - {"certificate"} == {condition}
-    assert closed[condition][0] == "unknown"
-    assert said in closed[condition][1]
-    # What a tag no longer says, the certificate still does.
-    told = "certificate" in closed
-    assert told == (tag != "puma.method")
-    result = puma(servable.root, "promote", DATASET, "3")
-    assert (result.exit_code, result.stdout) == (1 if told else 2, "")
-    assert f"{condition} cannot be checked" in result.stderr
-
-
-def test_puma_without_a_drift_or_a_budget_cannot_be_checked(workspace: Workspace) -> None:
-    write_audit(workspace, "puma", verdict="passed")
-    register_all(workspace, progress=False)
-    assert "has no budget" in refused(workspace, 3)["budget"][1]
-    amend(workspace, "puma", parameters={"budget": 0.01})
-    register_all(workspace, progress=False)
-    assert "has no criterion_drift" in refused(workspace, 4)["budget"][1]
-
-
-def test_files_that_are_gone_cannot_be_checked(servable: Workspace) -> None:
     shutil.rmtree(servable.root / "mlruns/puma/models")
-    state_, said = refused(servable, 3)["subject"]
-    assert state_ == "unknown"
-    assert "puma-toy/3 cannot be loaded" in said
-
-
-def test_a_failure_is_told_before_what_is_unknown(servable: Workspace) -> None:
-    client = open_store(servable)
-    client.delete_model_version_tag(NAME, "3", "puma.audited_weights")
+    client.delete_model_version_tag(NAME, "3", "puma.certificate")
+    closed = refused(servable, 3)
+    assert {name: found for name, (found, _) in closed.items()} == {
+        "subject": "unknown",
+        "certificate": "unknown",
+    }
+    assert "puma-toy/3 cannot be loaded" in closed["subject"][1]
+    result = puma(servable.root, "promote", DATASET, "3")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "subject cannot be checked: " in result.stderr
     client.set_model_version_tag(NAME, "3", "puma.verdict", "over_forgotten")
     assert puma(servable.root, "promote", DATASET, "3").exit_code == 1
+    client.delete_model_version_tag(NAME, "3", "puma.method")
+    assert refused(servable, 3).keys() == {"registered by PUMA"}
+    assert champion(servable) == 1
 
 
 @pytest.mark.parametrize(
@@ -307,19 +201,19 @@ def test_a_failure_is_told_before_what_is_unknown(servable: Workspace) -> None:
     [((DATASET, "9"), "has no version '9'"), (("dice", "1"), "unknown dataset 'dice'")],
 )
 def test_an_unknown_version_is_an_error(
-    servable: Workspace, arguments: tuple[str, str], message: str
+    promotable: Workspace, arguments: tuple[str, str], message: str
 ) -> None:
-    result = puma(servable.root, "promote", *arguments, "--force", "why not")
+    result = puma(promotable.root, "promote", *arguments, "--force", "why not")
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
 
 
-def test_a_crash_is_no_refusal(servable: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_no_refusal(promotable: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by accident")
 
     monkeypatch.setattr(promotion, "check_conditions", crash)
-    result = puma(servable.root, "promote", DATASET, "3")
+    result = puma(promotable.root, "promote", DATASET, "3")
     assert result.exit_code == 2
     assert "ZeroDivisionError: by accident" in result.stderr
 
@@ -328,16 +222,18 @@ def test_a_crash_is_no_refusal(servable: Workspace, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "\n", "x" * 1001])
-def test_force_needs_a_reason(servable: Workspace, reason: str) -> None:
-    before = state(servable)
+def test_force_needs_a_reason(tmp_path: Path, reason: str) -> None:
+    """It is refused before a store is opened."""
     with pytest.raises(RegistryError, match=r"needs a reason of 1 to 1000 characters, got"):
-        promote(servable, DATASET, 1, force=reason)
-    assert puma(servable.root, "promote", DATASET, "3", "--force", reason).exit_code == 2
-    assert state(servable) == before
+        promote(Workspace(tmp_path), DATASET, 1, force=reason)
+    assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_force_is_written_on_the_version_and_stays(servable: Workspace) -> None:
     promote(servable, DATASET, 3)
+    result = puma(servable.root, "promote", DATASET, "3", "--force", " ")
+    assert result.exit_code == 2
     result = puma(servable.root, "promote", DATASET, "1", "--force", "request\n  withdrawn")
     assert result.exit_code == 0
     assert "FORCED requests: version 3 (puma) removed 3 rows" in result.stdout
@@ -359,6 +255,7 @@ def test_force_is_written_on_the_version_and_stays(servable: Workspace) -> None:
     assert tags(servable, 1)["puma.forced"] == "request withdrawn"
 
 
+@pytest.mark.slow
 def test_forced_twice_both_reasons_are_on_the_page(servable: Workspace) -> None:
     for number, reason in ((3, None), (1, "first"), (3, None), (1, "second")):
         promote(servable, DATASET, number, force=reason)
@@ -368,16 +265,10 @@ def test_forced_twice_both_reasons_are_on_the_page(servable: Workspace) -> None:
     assert tags(servable, 1)["puma.forced"] == "second"
 
 
-def test_where_nothing_had_to_be_forced_nothing_was(servable: Workspace) -> None:
-    result = puma(servable.root, "promote", DATASET, "3", "--force", "in a hurry")
-    assert result.exit_code == 0
-    assert "nothing had to be forced; the reason was not recorded" in result.stdout
-    assert "puma.forced" not in tags(servable, 3)
-
-
 # --- what becomes of it ---
 
 
+@pytest.mark.slow
 def test_a_promotion_cut_short_leaves_the_alias_and_is_completed_by_repeating_it(
     servable: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +290,7 @@ def test_a_promotion_cut_short_leaves_the_alias_and_is_completed_by_repeating_it
     assert tags(servable, 1)["puma.superseded_by"] == "3"
 
 
+@pytest.mark.slow
 def test_versions_tells_who_serves_and_who_served(servable: Workspace) -> None:
     promote(servable, DATASET, 3)
     promote(servable, DATASET, 1, force="withdrawn")
@@ -419,6 +311,7 @@ def test_versions_tells_who_serves_and_who_served(servable: Workspace) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_registering_never_moves_the_champion(servable: Workspace) -> None:
     promote(servable, DATASET, 3)
     before = state(servable)
@@ -435,6 +328,7 @@ def test_registering_never_moves_the_champion(servable: Workspace) -> None:
     assert rows[2].promoted_at == before[1][2].promoted_at
 
 
+@pytest.mark.slow
 def test_what_an_earlier_puma_registered_is_brought_up_by_registering(servable: Workspace) -> None:
     client = open_store(servable)
     for number in ("2", "3"):

@@ -1,4 +1,4 @@
-"""Planted tampering: whatever is changed in a registry, its field is named."""
+"""Verifying versions of a real store; the rules themselves are tested in test_compare."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from puma.cli.common import version_named
 from puma.data import Dataset, Examples
 from puma.lineage.records import ModelRecord
 from puma.models import weights_digest
 from puma.project.workspace import Workspace
 from puma.registry import open_store, register_all
-from puma.registry.certificate import verify as verification
-from puma.registry.certificate.build import canonical, digest
-from puma.registry.certificate.findings import differences
-from puma.registry.certificate.verify import verify_version
+from puma.registry.certificate import verify
+from puma.registry.certificate.build import canonical, digest, issue_certificate
+from puma.registry.certificate.verify import check_project, verify_version
 from puma.registry.promotion import promote
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
@@ -30,6 +30,7 @@ from tests.registry.projects import (
     FEATURES,
     METHODS,
     copy_store,
+    execute,
     make_model,
     make_project,
     write_audit,
@@ -129,26 +130,32 @@ def checked(workspace: Workspace, number: int) -> dict[str, str]:
 # --- what holds ---
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_what_was_registered_holds(own: Workspace, number: int) -> None:
-    found = checked(own, number)
-    assert set(found.values()) == {"holds"}
-    expected = {"certificate", "fingerprint", "certificate.html", "weights_digest", "data_digest"}
-    expected |= {"alias champion"} if number == 1 else {"deletion.digest", "parent_certificate"}
-    assert found.keys() == expected
-    result = puma(own.root, "verify", DATASET, str(number))
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[-1] == f"puma-toy version {number} holds"
+def test_what_was_registered_holds_and_nobody_is_named(proven: Workspace) -> None:
+    common = {"certificate", "fingerprint", "certificate.html", "weights_digest", "data_digest"}
+    chained = {"deletion.digest", "parent_certificate"}
+    names = {"1": {"alias champion"}, "2": chained, "models:/puma-toy@challenger": chained}
+    for named, more in names.items():
+        arguments = [named] if named.startswith("models:") else [DATASET, named]
+        result = puma(proven.root, "verify", *arguments, "--json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        found = json.loads(result.stdout)
+        number = 3 if named.startswith("models:") else int(named)
+        assert (found["version"], found["conclusion"]) == (number, "holds")
+        assert {one["state"] for one in found["findings"]} == {"holds"}
+        assert {one["field"] for one in found["findings"]} == common | more
+        assert all(one["detail"] for one in found["findings"])
+        texts = [
+            artifact(proven, number, f"certificate.{kind}").read_text() for kind in ("json", "html")
+        ]
+        assert "person-" not in result.output + "".join(texts)
 
 
 @pytest.mark.parametrize(
-    "named", ["models:/puma-toy/3", "models:/puma-toy@challenger", f"{DATASET} challenger"]
+    "named",
+    [["models:/puma-toy/3"], ["models:/puma-toy@3"], [DATASET, "3"]],
 )
-def test_a_version_may_be_named_as_mlflow_does(proven: Workspace, named: str) -> None:
-    result = puma(proven.root, "verify", *named.split(), "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert (found["version"], found["conclusion"]) == (3, "holds")
+def test_a_version_may_be_named_as_mlflow_does(named: list[str]) -> None:
+    assert version_named(*named) == (DATASET, "3")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +167,7 @@ def test_half_a_name_is_refused(proven: Workspace, named: list[str]) -> None:
     assert "name a version: DATASET VERSION" in result.stderr
 
 
+@pytest.mark.slow
 def test_it_still_holds_after_promotions_and_after_another_audit(own: Workspace) -> None:
     promote(own, DATASET, 3)
     promote(own, DATASET, 1, force="a trial")
@@ -169,6 +177,7 @@ def test_it_still_holds_after_promotions_and_after_another_audit(own: Workspace)
         assert set(checked(own, number).values()) == {"holds"}
 
 
+@pytest.mark.slow
 def test_a_chain_of_three_goes_up_to_the_original(own: Workspace) -> None:
     """Version 3 taken for a removal from version 2, whose certificate was replaced since."""
     parent = version_of(own, 2)
@@ -176,8 +185,6 @@ def test_a_chain_of_three_goes_up_to_the_original(own: Workspace) -> None:
     set_tag(own, 3, "puma.parent_fingerprint", parent.tags["puma.fingerprint"])
     open_store(own).delete_model_version_tag(NAME, "3", "puma.certificate")
     amend(own, "puma", {})
-    from puma.registry.certificate.build import issue_certificate
-
     issue_certificate(open_store(own), DATASET, version_of(own, 3))
     first = json.loads(artifact(own, 3).read_text())["parent_certificate"]
     assert first == parent.tags["puma.certificate"]
@@ -194,227 +201,53 @@ def test_a_chain_of_three_goes_up_to_the_original(own: Workspace) -> None:
     assert verify_version(own, DATASET, 3).failed == ("parent_certificate",)
 
 
-# --- every field of a certificate ---
+# --- what is changed in the files ---
 
 
-def changes() -> dict[str, Callable[[dict[str, Any]], None]]:
-    """Path -> a change of it alone."""
-
-    def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-        *above, last = path.split(".")
-
-        def change(certificate: dict[str, Any]) -> None:
-            place = certificate
-            for name in above:
-                place = place[name]
-            assert place[last] != value
-            place[last] = value
-
-        return change
-
-    values = {
-        "schema": 2,
-        "dataset": "other",
-        "fingerprint": "0" * 64,
-        "registered": "2026-01-01T00:00:00+00:00",
-        "method": "retrain",
-        "seed": 8,
-        "parameters.damping": "0.2",
-        "parameters.budget": "0.02",
-        "data_digest": "0" * 64,
-        "weights_digest": "0" * 64,
-        "parent.version": 2,
-        "parent.fingerprint": "0" * 64,
-        "parent.weights_digest": "0" * 64,
-        "parent_certificate": "0" * 64,
-        "replaces": "0" * 64,
-        "deletion.digest": "0" * 64,
-        "deletion.rows": 99,
-        "deletion.subjects": 99,
-        "audit.verdict": "over_forgotten",
-        "audit.reason": "because",
-        "audit.weights_digest": "0" * 64,
-        "audit.deletion_digest": "0" * 64,
-        "audit.unresolved": ["accuracy"],
-        "audit.metrics.accuracy": 0.99,
-        "audit.metrics.criterion_drift": 0.0,
-        "environment.python": "2.7",
-        "environment.torch": "0.1",
-        "environment.puma": "9",
-        "environment.mlflow": "9",
-        "git.commit": "f" * 40,
-        "git.uncommitted_changes": True,
-        "git.reason": "because",
-        "limits": [],
-    }
-    return {path: at(path, value) for path, value in values.items()}
-
-
-@pytest.mark.parametrize("path", changes())
-def test_a_changed_field_is_named_and_no_other(own: Workspace, path: str) -> None:
-    before = json.loads(artifact(own, 3).read_text())
-    rewrite(own, 3, changes()[path])
-    ((leaf, expected, found),) = differences(before, json.loads(artifact(own, 3).read_text()))
-    result = verify_version(own, DATASET, 3)
-    assert result.failed == (path,) == (leaf,)
-    (finding,) = (one for one in result.findings if one.state == "fails")
-    assert (finding.expected, finding.found) == (expected, found)
-    assert "certificate.json was changed after it was issued" in finding.detail
+def test_a_changed_field_is_named(own: Workspace) -> None:
+    rewrite(own, 3, lambda certificate: certificate.update(seed=8))
     shown = puma(own.root, "verify", DATASET, "3")
     assert shown.exit_code == 1
-    assert shown.stdout.splitlines()[-1] == f"puma-toy version 3 does not hold: {path}"
+    assert "certificate.json was changed after it was issued" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == "puma-toy version 3 does not hold: seed"
 
 
-def test_every_field_has_been_tampered_with(proven: Workspace) -> None:
-    certificate = json.loads(artifact(proven, 3).read_text())
-    metrics = {f"audit.metrics.{name}" for name in certificate["audit"]["metrics"]}
-    leaves = {path for path, _, _ in differences(certificate, {})}
-    assert leaves == certificate.keys() - {"replaces"}  # an absent one is None, as it is here
-
-    def inner(value: dict[str, Any], path: str = "") -> set[str]:
-        found = set()
-        for name, below in value.items():
-            found |= inner(below, f"{path}{name}.") if isinstance(below, dict) else {path + name}
-        return found
-
-    assert inner(certificate) - metrics <= changes().keys()
-
-
-def test_a_field_added_or_left_out_is_named(own: Workspace) -> None:
-    rewrite(own, 3, lambda certificate: certificate.update(approved_by="nobody"))
-    assert verify_version(own, DATASET, 3).failed == ("approved_by",)
-    rewrite(own, 3, lambda certificate: certificate.pop("approved_by"))
-    rewrite(own, 3, lambda certificate: certificate["audit"]["metrics"].pop("accuracy"))
-    assert verify_version(own, DATASET, 3).failed == ("audit.metrics.accuracy",)
-
-
-def test_the_file_written_otherwise_is_not_the_one_issued(own: Workspace) -> None:
-    path = artifact(own, 3)
-    path.write_text(path.read_text() + "\n")
-    assert verify_version(own, DATASET, 3).failed == ("certificate.json",)
-    path.write_text("{")
-    assert verify_version(own, DATASET, 3).failed == ("certificate.json",)
-
-
-# --- the registry around it ---
-
-
-@pytest.mark.parametrize(
-    ("tag", "value", "field"),
-    [
-        ("verdict", "over_forgotten", "audit.verdict"),
-        ("weights_digest", "0" * 64, "weights_digest"),
-        ("data_digest", "0" * 64, "data_digest"),
-        ("deletion_digest", "0" * 64, "deletion.digest"),
-        ("n_removed", "many", "deletion.rows"),
-        ("method", "sisa", "method"),
-        ("fingerprint", "0" * 64, "fingerprint"),
-        ("parent_version", "2", "parent.fingerprint"),
-        ("certificate", "0" * 64, "certificate.json"),
-        ("certificate_page", "0" * 64, "certificate.html"),
-    ],
-)
-def test_a_tag_changed_by_hand_is_named(own: Workspace, tag: str, value: str, field: str) -> None:
-    stated = version_of(own, 3).tags[f"puma.{tag}"]
-    set_tag(own, 3, f"puma.{tag}", value)
-    result = verify_version(own, DATASET, 3)
-    assert field in result.failed
-    if tag != "parent_version":
-        assert result.failed == (field,)
-    if tag == "verdict":
-        (finding,) = (one for one in result.findings if one.state == "fails")
-        assert (finding.expected, finding.found) == (stated, value)
-        assert "the registry was changed after it was issued" in finding.detail
-
-
-@pytest.mark.parametrize("tag", ["verdict", "verdict_reason", "seed", "audited_weights"])
-def test_a_tag_taken_away_is_named(own: Workspace, tag: str) -> None:
-    fields = {"verdict": "audit.verdict", "verdict_reason": "audit.reason"}
-    fields |= {"audited_weights": "audit.weights_digest"}
-    open_store(own).delete_model_version_tag(NAME, "3", f"puma.{tag}")
-    assert verify_version(own, DATASET, 3).failed == (fields.get(tag, tag),)
-
-
-def test_a_metric_logged_later_is_named(own: Workspace) -> None:
-    run = version_of(own, 3).run_id
-    open_store(own).log_metric(run, "attack_auc", 0.5)
-    assert verify_version(own, DATASET, 3).failed == ("audit.metrics.attack_auc",)
-
-
-def test_weights_exchanged_are_found_in_the_model_itself(own: Workspace) -> None:
+def test_every_file_is_checked(own: Workspace) -> None:
+    """In one project: the model, its identity, the page, the parent's certificate."""
     shutil.rmtree(model_files(own, 3))
     shutil.copytree(model_files(own, 2), model_files(own, 3))
-    result = verify_version(own, DATASET, 3)
-    assert result.failed == ("weights_digest",)
-    (finding,) = (one for one in result.findings if one.state == "fails")
-    # make_project's seeds: 2 for puma, 1 for retrain
-    assert finding.expected == weights_digest(make_model(2))
-    assert finding.found == weights_digest(make_model(1))
-    assert verify_version(own, DATASET, 2).failed == ()
-
-
-def test_an_identity_changed_by_hand_is_named(own: Workspace) -> None:
-    path = artifact(own, 3, "identity.json")
-    said = json.loads(path.read_text())
-    path.write_text(json.dumps({**said, "seed": said["seed"] + 1}, sort_keys=True))
-    assert verify_version(own, DATASET, 3).failed == ("fingerprint",)
-    path.unlink()
-    found = verify_version(own, DATASET, 3)
-    assert (found.failed, found.unknown) == ((), ("fingerprint",))
-
-
-def test_a_model_with_broken_files_cannot_be_checked(own: Workspace) -> None:
-    (archive,) = model_files(own, 3).rglob("*.pt2")
-    archive.write_bytes(archive.read_bytes()[:-100])
-    assert checked(own, 3)["weights_digest"] == "unknown"
-    assert puma(own.root, "verify", DATASET, "3").exit_code == 2
-
-
-def test_a_changed_page_is_named(own: Workspace) -> None:
-    path = artifact(own, 3, "certificate.html")
-    path.write_text(path.read_text().replace("passed", "perfect"))
-    assert verify_version(own, DATASET, 3).failed == ("certificate.html",)
-    path.unlink()
-    assert verify_version(own, DATASET, 3).failed == ("certificate.html",)
-
-
-def test_a_changed_certificate_of_the_parent_breaks_the_chain(own: Workspace) -> None:
-    stated = version_of(own, 1).tags["puma.certificate"]
+    identity, page = artifact(own, 3, "identity.json"), artifact(own, 3, "certificate.html")
+    said = json.loads(identity.read_text())
+    identity.write_text(json.dumps({**said, "seed": said["seed"] + 1}, sort_keys=True))
+    page.write_text(page.read_text().replace("passed", "perfect"))
     rewrite(own, 1, lambda certificate: certificate.update(seed=8))
     result = verify_version(own, DATASET, 3)
-    assert result.failed == ("parent_certificate",)
-    (finding,) = (one for one in result.findings if one.state == "fails")
-    changed = digest(artifact(own, 1).read_text())
-    assert (finding.expected, finding.found) == (stated, changed)
-    assert verify_version(own, DATASET, 1).failed == ("seed",)
-    set_tag(own, 1, "puma.certificate", changed)  # vouched for, it is still not what 3 refers to
-    assert verify_version(own, DATASET, 3).failed == ("parent_certificate",)
+    assert result.failed == (
+        *("fingerprint", "certificate.html", "weights_digest", "parent_certificate"),
+    )
+    found = {one.field: one for one in result.findings}
+    # make_project's seeds: 2 for puma, 1 for retrain
+    assert found["weights_digest"].expected == weights_digest(make_model(2))
+    assert found["weights_digest"].found == weights_digest(make_model(1))
+    assert found["parent_certificate"].found == digest(artifact(own, 1).read_text())
 
 
-def test_an_alias_moved_by_hand_is_found_from_either_side(own: Workspace) -> None:
-    client = open_store(own)
-    client.set_registered_model_alias(NAME, "champion", "2")
-    for number in (1, 2):  # before any promotion, the first original serves
-        found = verify_version(own, DATASET, number)
-        assert found.failed == ("alias champion",)
-        assert (found.findings[-1].expected, found.findings[-1].found) == (1, 2)
-    assert verify_version(own, DATASET, 3).failed == ()
-
-    client.set_registered_model_alias(NAME, "champion", "1")
-    promote(own, DATASET, 3)
-    assert checked(own, 3)["alias champion"] == "holds"
-    client.set_registered_model_alias(NAME, "champion", "1")
-    for number in (1, 3):
-        found = verify_version(own, DATASET, number)
-        assert found.failed == ("alias champion",)
-        assert (found.findings[-1].expected, found.findings[-1].found) == (3, 1)
-    client.delete_registered_model_alias(NAME, "champion")
-    assert verify_version(own, DATASET, 3).findings[-1].found is None
+def test_what_cannot_be_read_cannot_be_checked(own: Workspace) -> None:
+    (archive,) = model_files(own, 3).rglob("*.pt2")
+    archive.write_bytes(archive.read_bytes()[:-100])
+    artifact(own, 3, "identity.json").unlink()
+    result = puma(own.root, "verify", DATASET, "3")
+    assert result.exit_code == 2
+    wanted = "puma-toy version 3 cannot be checked: fingerprint, weights_digest"
+    assert result.stdout.splitlines()[-1] == wanted
+    set_tag(own, 3, "puma.verdict", "over_forgotten")  # a failure goes before what is unknown
+    assert puma(own.root, "verify", DATASET, "3").exit_code == 1
 
 
 # --- what cannot be checked, and what need not be ---
 
 
+@pytest.mark.slow
 def test_a_version_without_a_certificate_says_how_to_get_one(own: Workspace) -> None:
     client = open_store(own)
     for number in ("1", "3"):
@@ -436,70 +269,80 @@ def test_a_version_made_by_hand_cannot_be_checked(own: Workspace) -> None:
     assert "was not registered by PUMA" in result.stdout
 
 
-@pytest.mark.parametrize("gone", ["certificate.json", "parent", "run"])
-def test_what_is_lost_cannot_be_checked(own: Workspace, gone: str) -> None:
-    client = open_store(own)
-    if gone == "parent":
-        client.delete_model_version(NAME, "1")
-    elif gone == "run":
-        set_run = "UPDATE model_versions SET run_id = 'gone' WHERE version = 3"
-        from tests.registry.projects import execute
+def test_what_is_lost_cannot_be_checked(own: Workspace) -> None:
+    def lost() -> str:
+        result = puma(own.root, "verify", DATASET, "3")
+        assert result.exit_code == 2
+        assert "restore mlruns/ and mlflow.db from a backup" in result.stdout
+        return str(result.stdout)
 
-        execute(own, set_run)
-    else:
-        artifact(own, 3).unlink()
-    result = puma(own.root, "verify", DATASET, "3")
-    assert result.exit_code == 2
-    assert "restore mlruns/ and mlflow.db from a backup" in result.stdout
-
-
-def test_data_and_key_need_not_be_here(own: Workspace) -> None:
-    own.key.unlink()
-    assert checked(own, 3)["deletion.digest"] == "skipped"
-    assert not own.key.exists()  # checking makes none
-    own.data(DATASET).unlink()
-    found = checked(own, 3)
-    assert (found["data_digest"], found["deletion.digest"]) == ("skipped", "skipped")
-    assert puma(own.root, "verify", DATASET, "3").exit_code == 0
+    path = artifact(own, 3)
+    text = path.read_text()
+    path.unlink()
+    assert "certificate.json cannot be read" in lost()
+    path.write_text(text)
+    open_store(own).delete_model_version(NAME, "1")
+    assert "has lost its parent, version 1" in lost()
+    execute(own, "UPDATE model_versions SET run_id = 'gone' WHERE version = 3")
+    assert "certificate.json cannot be read" in lost()
 
 
-def test_other_data_another_request_and_another_key_cannot_be_checked(own: Workspace) -> None:
-    data = Dataset.load(own.data(DATASET))
-    DeletionSet.of([REMOVED[0]], data).write(own.deletion_set(DATASET))
-    assert checked(own, 3)["deletion.digest"] == "unknown"
-    assert verify_version(own, DATASET, 3).unknown == ("deletion.digest",)
-    DeletionSet.of([*REMOVED, "person-7"], data).write(own.deletion_set(DATASET))
-    assert checked(own, 3)["deletion.digest"] == "holds"
-    own.key.write_text("ab" * 32)
-    assert checked(own, 3)["deletion.digest"] == "unknown"
+@pytest.fixture
+def project(proven: Workspace, tmp_path: Path) -> Workspace:
+    """The data, the request and the key, without a registry."""
+    root = tmp_path / "project"
+    ignored = shutil.ignore_patterns("mlruns", "mlflow.db")
+    shutil.copytree(proven.root, root, ignore=ignored)
+    return Workspace(root.resolve())
+
+
+@pytest.fixture(scope="module")
+def certificate(proven: Workspace) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(artifact(proven, 3).read_text())
+    return found
+
+
+def in_project(workspace: Workspace, certificate: dict[str, Any]) -> dict[str, str]:
+    return {one.field: one.state for one in check_project(workspace, DATASET, certificate)}
+
+
+def test_data_and_key_need_not_be_here(project: Workspace, certificate: dict[str, Any]) -> None:
+    holds = {"data_digest": "holds", "deletion.digest": "holds"}
+    assert in_project(project, certificate) == holds
+    project.key.unlink()
+    assert in_project(project, certificate)["deletion.digest"] == "skipped"
+    assert not project.key.exists()  # checking makes none
+    project.data(DATASET).unlink()
+    assert in_project(project, certificate) == dict.fromkeys(holds, "skipped")
+    original = {**certificate, "deletion": None}
+    assert in_project(project, original) == {"data_digest": "skipped"}
+
+
+def test_other_data_another_request_and_another_key_cannot_be_checked(
+    project: Workspace, certificate: dict[str, Any]
+) -> None:
+    data = Dataset.load(project.data(DATASET))
+    DeletionSet.of([REMOVED[0]], data).write(project.deletion_set(DATASET))
+    assert in_project(project, certificate)["deletion.digest"] == "unknown"
+    DeletionSet.of([*REMOVED, "person-7"], data).write(project.deletion_set(DATASET))
+    assert in_project(project, certificate)["deletion.digest"] == "holds"
+    miscounted = {**certificate, "deletion": {**certificate["deletion"], "rows": 99}}
+    assert in_project(project, miscounted)["deletion.rows"] == "fails"
+    project.key.write_text("ab" * 32)
+    assert in_project(project, certificate)["deletion.digest"] == "unknown"
     Dataset(DATASET, data.train, data.train.without(torch.tensor([0])), data.classes).save(
-        own.data(DATASET)
+        project.data(DATASET)
     )
-    result = puma(own.root, "verify", DATASET, "3")
-    assert result.exit_code == 2
-    assert "holds other data than this version was made from" in result.stdout
+    (finding,) = check_project(project, DATASET, certificate)
+    assert (finding.field, finding.state) == ("data_digest", "unknown")
+    assert "holds other data than this version was made from" in finding.detail
 
 
-def test_a_failure_is_told_before_what_is_unknown(own: Workspace) -> None:
-    own.key.write_text("ab" * 32)
-    set_tag(own, 3, "puma.verdict", "over_forgotten")
-    assert puma(own.root, "verify", DATASET, "3").exit_code == 1
-
-
-def test_a_crash_is_no_answer(own: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_no_answer(proven: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise ZeroDivisionError("by accident")
 
-    monkeypatch.setattr(verification, "build", crash)
-    result = puma(own.root, "verify", DATASET, "3")
+    monkeypatch.setattr(verify, "compare", crash)
+    result = puma(proven.root, "verify", DATASET, "3")
     assert result.exit_code == 2
     assert "ZeroDivisionError: by accident" in result.stderr
-
-
-def test_neither_certificate_nor_answer_names_anybody(proven: Workspace) -> None:
-    for number in (1, 2, 3):
-        result = puma(proven.root, "verify", DATASET, str(number), "--json")
-        texts = [
-            artifact(proven, number, f"certificate.{kind}").read_text() for kind in ("json", "html")
-        ]
-        assert "person-" not in result.output + "".join(texts)

@@ -1,4 +1,4 @@
-"""A certificate for people: one HTML page that loads nothing and runs nothing."""
+"""The page of a certificate for people: one HTML file that loads nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS = ("parameters", "parent", "deletion", "environment", "git")
 
 
 def page(certificate: dict[str, Any], digest: str) -> str:
-    """``certificate`` as HTML; ``digest`` is the SHA-256 of its canonical text."""
+    """Write a certificate as HTML; ``digest`` is the SHA-256 of its canonical text."""
     audit, removal = certificate["audit"], certificate["deletion"]
     what = "Removal" if removal else "Original"
     heading = f"{what}: {certificate['method']} of {certificate['dataset']}"
@@ -36,7 +36,9 @@ def page(certificate: dict[str, Any], digest: str) -> str:
         parts.append(
             f"<p>Audit: <strong>{escape(audit['verdict'])}</strong>: {escape(audit['reason'])}.</p>"
         )
-    parts.append(f"<h2>What it is not</h2><ul>{_items(certificate['limits'])}</ul>")
+    parts.append(
+        f"<h2>What this certificate does not show</h2><ul>{_items(certificate['limits'])}</ul>"
+    )
     parts.append(f"<h2>The version</h2>{_table(single)}")
     for name in GROUPS:
         if certificate[name]:
@@ -46,7 +48,7 @@ def page(certificate: dict[str, Any], digest: str) -> str:
         about = [(name, audit[name]) for name in ("weights_digest", "deletion_digest")]
         parts.append(f"<h2>Audit</h2>{_table([*about, *sorted(audit['metrics'].items())])}")
         if audit["unresolved"]:
-            parts.append(f"<p>Could not be told: {escape(', '.join(audit['unresolved']))}.</p>")
+            parts.append(f"<p>Not measured reliably: {escape(', '.join(audit['unresolved']))}.</p>")
     parts.append(
         f"<p>SHA-256 of certificate.json: <code>{escape(digest)}</code>. To check it: "
         "<code>puma verify</code>.</p>"
