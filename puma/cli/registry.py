@@ -36,10 +36,13 @@ def promote(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A number or an alias.")],
     force: Annotated[
         str | None,
-        typer.Option(metavar="REASON", help="Promote past the gate; the reason is recorded."),
+        typer.Option(
+            metavar="REASON",
+            help="Promote although a condition does not hold; the reason is recorded.",
+        ),
     ] = None,
 ) -> None:
-    """Let a registered version serve: move `champion` to it, if it passes the gate.
+    """Let a registered version serve: move `champion` to it, if it meets the conditions.
 
     Its audit passed, its drift is within the budget, the audit is about its present weights and
     its own request, its certificate agrees with the registry, and nobody comes back whom another
