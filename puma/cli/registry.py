@@ -134,7 +134,7 @@ def _print_erasure(done: Erasure) -> None:
     }
     sections = [(title, done.removed[kind]) for kind, title in titles.items()]
     sections += [("stays, as others need it:", done.kept), ("LEFT:", done.left)]
-    sections += [("out of reach:", done.beyond)]
+    sections += [("out of reach:", done.out_of_reach)]
     for title, lines in sections:
         if lines:
             typer.echo("\n  ".join([title, *lines]))

@@ -1,149 +1,181 @@
-"""Which version is to be erased, whether it may be, and by what it is told from all others."""
+"""What an erasure removes: which version, whether it may be erased, and a note of it on disk."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import torch
-from tqdm import tqdm
-
-from puma.erasure.execution import Plan, read_plan
-from puma.erasure.version_files import VersionDigests
-from puma.erasure.weight_search import SHORTEST, WeightFragments, pieces
+from puma.erasure.version_files import VersionFiles
 from puma.errors import RegistryError
+from puma.project.files import PRIVATE, write_text
 from puma.project.workspace import Workspace
-from puma.registry.loading import load_graph
+from puma.registry import Registry
+from puma.registry.deletion import RunAndModel, versions_of_run
 from puma.registry.tombstones import Tombstone
 from puma.registry.versions import (
     CHAMPION,
-    WEIGHTS,
     RegisteredVersion,
     choose_version,
     match_version,
     model_name,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
-    from torch import Tensor
+NOTHING = RunAndModel("", "")
 
 
-def plan_for(
-    client: MlflowClient,
-    workspace: Workspace,
-    dataset: str,
-    rows: list[RegisteredVersion],
-    buried: dict[int, Tombstone],
-    wanted: str,
-) -> Plan:
-    """The plan of an erasure that was begun, or a new one that names no file yet.
+@dataclass
+class Plan:
+    """What is to be erased.
 
-    Raises RegistryError for a version that must not be erased, or that is not there.
+    It is written to disk before anything is removed: paths and digests, no weights.
+
+    Attributes:
+        tombstone: What will be left of the version.
+        registered: The version; None once the registry's part is being removed, and for one that
+            was erased before and whose files came back.
+        logged: The version's run and model; of one that was erased before, nothing.
+        unfinished: Runs and models of interrupted attempts to register the version.
+        files: Files and folders outside the registry.
+        stages: The stages to take out of ``dvc.lock``, by that file.
+        searched: Whether no file outside the registry holds the weights any more.
     """
-    name = model_name(dataset)
-    row = match_version(rows, wanted)
-    number = row.version if row is not None else int(wanted) if wanted.isdecimal() else None
-    if row is not None:
-        _refuse_serving(dataset, row)
-    begun = None if number is None else read_plan(workspace.erasing(dataset, number), name)
-    if begun is not None and begun.searched:
-        return begun
-    if row is None and number is not None and number in buried:
-        return Plan(buried[number])
-    row = choose_version(rows, dataset, wanted)
-    if not row.method:
-        raise RegistryError(
-            f"version {row.version} of {name} was not registered by PUMA, so that nothing says "
-            "which files are its; delete it with MLflow"
-        )
-    found = client.get_model_version(name, str(row.version))
-    _refuse_copied(client, found)
-    plan = begun or Plan(Tombstone.of(found, row))
-    plan.stone = Tombstone.of(found, row)  # as it is now
-    plan.run_id, plan.model_id = row.run_id, found.source.removeprefix("models:/")
-    return plan
+
+    tombstone: Tombstone
+    registered: RegisteredVersion | None = None
+    logged: RunAndModel = NOTHING
+    unfinished: list[RunAndModel] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
+    stages: dict[Path, set[str]] = field(default_factory=dict)
+    searched: bool = False
+
+    @property
+    def all_logged(self) -> list[RunAndModel]:
+        """Every run and model that is to be deleted."""
+        return [self.logged, *self.unfinished]
+
+    def add(self, found: VersionFiles) -> None:
+        """Add what was found to what the note on disk named."""
+        self.files |= found.files
+        for lock, names in found.stages.items():
+            self.stages.setdefault(lock, set()).update(names)
+
+    def note(self, workspace: Workspace) -> Path:
+        """Return where the plan is on disk while the erasure is unfinished."""
+        return workspace.erasing(self.tombstone.dataset, self.tombstone.version)
+
+    def write(self, workspace: Workspace) -> None:
+        """Write the plan to disk, readable by its owner alone."""
+        content = {
+            "version": self.tombstone.version,
+            "stone": self.tombstone.content(),  # the key that earlier versions of PUMA wrote
+            **self.logged._asdict(),
+            "unfinished": self.unfinished,
+            "files": {str(path): _digest(path) for path in _single_files(self.files)},
+            "searched": self.searched,
+        }
+        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+        write_text(self.note(workspace), text, mode=PRIVATE)
 
 
-def _refuse_serving(dataset: str, row: RegisteredVersion) -> None:
-    if CHAMPION in row.aliases:
-        raise RegistryError(
-            f"version {row.version} of {model_name(dataset)} serves: it is `{CHAMPION}`; let "
-            f"another one serve first (`puma promote {dataset} VERSION`)"
-        )
+def read_plan(path: Path, name: str) -> Plan | None:
+    """Read the note of an unfinished erasure of a version of the registered model ``name``.
 
-
-def _refuse_copied(client: MlflowClient, found: ModelVersion) -> None:
-    """Other registered versions may lead to the same run and the same archive."""
-    for copy in client.search_model_versions(f"run_id='{found.run_id}'"):
-        if (copy.name, copy.version) != (found.name, found.version):
-            raise RegistryError(
-                f"version {copy.version} of {copy.name} is registered from the same run as "
-                f"version {found.version} of {found.name}; delete that one with MLflow first, if "
-                "nothing uses it"
-            )
-
-
-def kept_versions(
-    client: MlflowClient, dataset: str, rows: list[RegisteredVersion], version: int
-) -> dict[int, ModelVersion]:
-    """All versions of PUMA's but the one that is to be erased."""
-    name = model_name(dataset)
-    numbers = [row.version for row in rows if row.method and row.version != version]
-    return {number: client.get_model_version(name, str(number)) for number in numbers}
-
-
-def digests_of(tombstone: Tombstone, kept: dict[int, ModelVersion]) -> VersionDigests:
-    return VersionDigests(
-        tombstone.dataset,
-        tombstone.fingerprint,
-        tombstone.weights_digest,
-        shares_weights=any(
-            found.tags[WEIGHTS] == tombstone.weights_digest for found in kept.values()
-        ),
+    Returns:
+        The plan, without the files that another version has replaced meanwhile; None where there
+        is no note.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return Plan(
+        tombstone=Tombstone(name, content["version"], **content["stone"]),
+        logged=RunAndModel(content["run_id"], content["model_id"]),
+        unfinished=[RunAndModel(*logged) for logged in content["unfinished"]],
+        files={
+            Path(text)
+            for text, digest in content["files"].items()
+            if Path(text).is_file() and _digest(Path(text)) == digest
+        },
+        searched=content["searched"],
     )
 
 
-def fragments_of(
-    state: Mapping[str, Tensor], stone: Tombstone, kept: dict[int, ModelVersion], *, progress: bool
-) -> tuple[WeightFragments, list[str]]:
-    """What the version's weights have and those of no kept version; and why it is nothing.
+def _single_files(paths: Iterable[Path]) -> set[Path]:
+    """The files that ``paths`` are, or that lie in them."""
+    found = {each for path in paths for each in (path, *path.rglob("*"))}
+    return {path for path in found if path.is_file()}
 
-    Tensors that others have, too, tell of nothing: SISA retrains a part of its members only, and
-    leaves the rest as they are. Raises RegistryError for a model that cannot be loaded.
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def plan_for(
+    registry: Registry,
+    dataset: str,
+    versions: Sequence[RegisteredVersion],
+    erased: Mapping[int, Tombstone],
+    wanted: str,
+) -> Plan:
+    """Return the plan of an unfinished erasure, or a new one that names no file yet.
+
+    Args:
+        registry: The registry.
+        dataset: The data set.
+        versions: All versions of its model.
+        erased: Its erased versions, by number.
+        wanted: The number or alias of the version to erase.
+
+    Raises:
+        RegistryError: The version must not be erased, or there is none.
     """
-    same = [
-        f"version {number} ({found.tags['puma.method']}) is kept and has the same weights; erase "
-        "it, too"
-        for number, found in kept.items()
-        if found.tags[WEIGHTS] == stone.weights_digest
-    ]
-    if same:
-        return WeightFragments(()), same
-    known: set[bytes] = set()
-    for found in tqdm(kept.values(), desc="loading kept versions", disable=not progress):
-        for content in _contents(load_graph(found).state_dict()):
-            known.update(map(_short, pieces(content)))
-    told = [
-        next((piece for piece in pieces(content) if _short(piece) not in known), None)
-        for content in _contents(state)
-    ]
-    own = [piece for piece in told if piece is not None]
-    if own or not state:
-        return WeightFragments(own), []
-    return WeightFragments(()), [
-        f"each of its {len(told)} tensors is a kept version's, too, or has less than {SHORTEST} "
-        "bytes, or one value: no file can be searched for the weights"
-    ]
+    name = model_name(dataset)
+    version = match_version(versions, wanted)
+    number = int(wanted) if wanted.isdecimal() else None
+    if version is not None:
+        number = version.version
+        _refuse_champion(version)
+    begun = None if number is None else read_plan(registry.workspace.erasing(dataset, number), name)
+    if begun is not None and begun.searched:
+        return begun
+    if version is None and number is not None and number in erased:
+        return Plan(erased[number])
+    version = choose_version(versions, dataset, wanted)
+    if not version.method:
+        raise RegistryError(
+            f"version {version.version} of {name} was not registered by PUMA, so that nothing "
+            "says which files are its; delete it with MLflow"
+        )
+    _refuse_copied(registry, version)
+    return Plan(
+        Tombstone.of(version),
+        registered=version,
+        logged=RunAndModel(version.run_id, version.model_id),
+        unfinished=[] if begun is None else begun.unfinished,
+        files=set() if begun is None else begun.files,
+    )
 
 
-def _contents(state: Mapping[str, Tensor]) -> Iterator[bytes]:
-    for tensor in state.values():
-        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def _refuse_champion(version: RegisteredVersion) -> None:
+    if CHAMPION in version.aliases:
+        raise RegistryError(
+            f"version {version.version} of {version.name} serves: it is `{CHAMPION}`; let "
+            f"another one serve first (`puma promote {version.dataset} VERSION`)"
+        )
 
 
-def _short(piece: bytes) -> bytes:
-    return hashlib.sha256(piece).digest()
+def _refuse_copied(registry: Registry, version: RegisteredVersion) -> None:
+    """Other registered versions may lead to the same run and the same archive."""
+    for name, number in versions_of_run(registry, version.run_id):
+        if (name, number) != (version.name, version.version):
+            raise RegistryError(
+                f"version {number} of {name} is registered from the same run as version "
+                f"{version.version} of {version.name}; delete that one with MLflow first, if "
+                "nothing uses it"
+            )

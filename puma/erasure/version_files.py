@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
+import shutil
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from puma.erasure.dvc_cache import DvcCache
+from puma.erasure.dvc_cache import DvcCache, forget_stages
+from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.settings import ORIGINAL, is_original
@@ -157,3 +159,34 @@ def _add_cached(found: VersionFiles, cache: DvcCache, own: set[str], records: se
             found.kept |= dict.fromkeys(cache.objects[name], needed[name])
         else:
             found.files |= set(cache.objects[name])
+
+
+def remove_files(
+    workspace: Workspace,
+    cache: DvcCache | None,
+    files: Iterable[Path],
+    stages: Mapping[Path, set[str]],
+) -> None:
+    """Take stages out of ``dvc.lock``, then delete files and folders that exist.
+
+    Raises:
+        RegistryError: A file cannot be deleted.
+    """
+    for lock, names in stages.items():
+        forget_stages(lock, names)
+    ends = {workspace.root, *([] if cache is None else [cache.folder])}
+    for path in sorted(files):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            parent = path.parent  # an empty folder would keep the version's name
+            while parent not in ends and parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+                parent = parent.parent
+        except OSError as error:
+            raise RegistryError(
+                f"{path}: cannot be deleted ({error.strerror}); make that possible, and run the "
+                "command again, which goes on from here"
+            ) from error

@@ -1,4 +1,4 @@
-"""Looking for a model's weights in files: not by name, by the very bytes of its tensors."""
+"""Searching files, whatever they are called, for the bytes of a model's tensors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import numpy as np
 from tqdm import tqdm
 
 SHORTEST = 64  # bytes; fewer could be in a file by chance
-LONGEST = 4096  # bytes; of a file that was cut short, the beginning is found, too
-KEY = 8  # bytes by which a place is taken for a candidate
-BLOCK = 1 << 22  # bytes that are read at once
+LONGEST = 4096  # bytes; shorter than a tensor, so that a part of a file is found, too
+KEY = 8  # bytes that are compared first
+BLOCK = 1 << 22  # bytes to read at once
 COMPRESSED: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -35,9 +35,10 @@ UNREADABLE: tuple[type[Exception], ...] = (
 
 
 def pieces(tensor: bytes) -> Iterator[bytes]:
-    """A tensor's bytes in pieces of 64 to 4096; without those that any file may have by chance.
+    """Cut a tensor's bytes into pieces of 64 to 4096.
 
-    These are shorter ones, and those of one value alone: zeros are everywhere.
+    Pieces that any file may have by chance are left out: shorter ones, and those of a single
+    value, such as zeros.
     """
     for start in range(0, len(tensor), LONGEST):
         piece = tensor[start : start + LONGEST]
@@ -46,7 +47,11 @@ def pieces(tensor: bytes) -> Iterator[bytes]:
 
 
 class WeightFragments:
-    """What to look for: :func:`pieces`, any one of which tells that a file holds the weights."""
+    """What to search for.
+
+    Args:
+        parts: Pieces of tensors. A file that has any one of them holds the weights.
+    """
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self.parts = tuple(sorted(set(parts)))
@@ -60,10 +65,12 @@ class WeightFragments:
         self._keys = np.array(sorted(self._keyed), dtype=np.uint64)
 
     def in_file(self, path: Path) -> str | None:
-        """How ``path`` holds the weights: "as they are" or inside what; None when it does not.
+        """Say how ``path`` holds the weights: "as they are" or inside what; None if it does not.
 
-        Members of a zip archive and what gzip, bzip2 or xz compressed are looked at unpacked, one
-        level deep. Raises OSError for a file that cannot be read.
+        Zip archives and what gzip, bzip2 or xz compressed are unpacked, one level deep.
+
+        Raises:
+            OSError: The file cannot be read.
         """
         with path.open("rb") as stream:
             if self._in_stream(stream.read):
@@ -89,7 +96,7 @@ class WeightFragments:
         return None
 
     def _in_packed(self, unpack: Callable[[], Any]) -> bool:
-        """Of a damaged one, what comes before the damage; behind it nobody reads any more."""
+        """Whether it is in there; a damaged file is searched up to the damage."""
         try:
             with unpack() as unpacked:
                 return self._in_stream(unpacked.read1)
@@ -124,7 +131,7 @@ class WeightFragments:
 
 
 def _key(part: bytes) -> tuple[int, int]:
-    """Where, and as which number, the first eight bytes stand that are as varied as any."""
+    """The place of the eight most varied bytes of ``part``, and these as a number."""
     starts = range(0, len(part) - KEY + 1, 4)
     start = max(starts, key=lambda place: len(set(part[place : place + KEY])))
     return start, int.from_bytes(part[start : start + KEY], "little")
@@ -132,7 +139,12 @@ def _key(part: bytes) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Search:
-    """``found``: file -> how it holds the weights. ``unread``: file -> why it was not read."""
+    """The result of a search.
+
+    Attributes:
+        found: How a file holds the weights, by file.
+        unread: Why a file was not read, by file.
+    """
 
     found: dict[Path, str]
     unread: dict[Path, str]
@@ -140,15 +152,22 @@ class Search:
 
 def search(
     roots: Iterable[Path],
-    traces: WeightFragments,
+    fragments: WeightFragments,
     *,
     skipped: Collection[Path],
     label: str,
     progress: bool = True,
 ) -> Search:
-    """Every file below ``roots``, each once; not below ``skipped``.
+    """Search every file below ``roots``, except those below ``skipped``.
 
-    A file that goes away meanwhile is none. Links to folders are not followed.
+    Files that are deleted meanwhile are ignored. Links to folders are not followed.
+
+    Args:
+        roots: Folders, none of which lies in another.
+        fragments: What to search for.
+        skipped: Files and folders.
+        label: The title of the progress bar.
+        progress: Whether to show it.
     """
     found: dict[Path, str] = {}
     unread: dict[Path, str] = {}
@@ -162,7 +181,7 @@ def search(
     ) as bar:
         for path, size in files.items():
             try:
-                if (how := traces.in_file(path)) is not None:
+                if (how := fragments.in_file(path)) is not None:
                     found[path] = how
             except FileNotFoundError:
                 pass

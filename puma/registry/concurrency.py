@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from puma.errors import RegistryError
-from puma.registry.deletion import NOT_THERE, dispose_of_model, dispose_of_run
+from puma.registry.deletion import NOT_THERE, delete_model, delete_run
 from puma.registry.versions import (
     CHALLENGER,
     FINGERPRINT,
@@ -140,9 +140,9 @@ def _delete(client: MlflowClient, found: ModelVersion, *, keep: ModelVersion) ->
     they are the same, as when a request whose answer was lost was sent once more."""
     _gone(client.delete_model_version, found.name, str(found.version))
     if found.source != keep.source:
-        _gone(dispose_of_model, client, found.source.removeprefix("models:/"))
+        _gone(delete_model, client, found.source.removeprefix("models:/"))
     if found.run_id != keep.run_id:
-        _gone(dispose_of_run, client, found.run_id)
+        _gone(delete_run, client, found.run_id)
 
 
 def _gone(delete: Callable[..., None], *arguments: object) -> None:

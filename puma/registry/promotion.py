@@ -124,7 +124,7 @@ def _gather(client: MlflowClient, row: RegisteredVersion, rows: list[RegisteredV
     """Everything that the conditions depend on, from the store."""
     live = {item.version for item in rows}
     buried = tombstones(client, row.dataset).values()
-    erased = [each.row for each in buried if each.version not in live]
+    erased = [each.as_version for each in buried if each.version not in live]
     return Facts(
         row=row,
         params=_params(client, row.run_id),

@@ -31,9 +31,21 @@ ERASED = "puma.erased."
 
 @dataclass(frozen=True)
 class Tombstone:
-    """An erased version. ``when``: UTC in ISO 8601; ``certificate``: the SHA-256 of its last.
+    """An erased version, for whoever asks what it was.
 
-    It stands in for the version where one is asked for what it was.
+    Attributes:
+        name: The registered model.
+        version: Its number, which is never given again.
+        when: UTC in ISO 8601; empty as long as the version is still there.
+        fingerprint: Of its identity.
+        weights_digest: Of its weights.
+        certificate: The SHA-256 of its last certificate, if it had one.
+        method: What made it.
+        parent_version: The version that it was made from; None for an original.
+        deletion_digest: Keyed digest of its deletion set; None for an original.
+        n_removed: Training rows that it was without.
+        data_digest: Of the dataset that it was trained on.
+        promoted_at: Of its last promotion, UTC in ISO 8601.
     """
 
     name: str
@@ -50,30 +62,31 @@ class Tombstone:
     promoted_at: str | None
 
     @classmethod
-    def of(cls, found: ModelVersion, row: RegisteredVersion) -> Tombstone:
-        """Of a version that is still there; ``when`` is empty."""
+    def of(cls, version: RegisteredVersion) -> Tombstone:
+        """Describe a version that is still there; ``when`` is empty."""
         return cls(
-            name=found.name,
-            version=row.version,
+            name=version.name,
+            version=version.version,
             when="",
-            fingerprint=row.fingerprint,
-            weights_digest=found.tags.get(WEIGHTS, ""),
-            certificate=found.tags.get(CERTIFICATE),
-            method=row.method,
-            parent_version=row.parent_version,
-            deletion_digest=row.deletion_digest,
-            n_removed=row.n_removed,
-            data_digest=row.data_digest,
-            promoted_at=row.promoted_at,
+            fingerprint=version.fingerprint,
+            weights_digest=version.weights_digest,
+            certificate=version.tags.get(CERTIFICATE),
+            method=version.method,
+            parent_version=version.parent_version,
+            deletion_digest=version.deletion_digest,
+            n_removed=version.n_removed,
+            data_digest=version.data_digest,
+            promoted_at=version.promoted_at,
         )
 
     @property
     def dataset(self) -> str:
+        """The dataset whose registered model it was a version of."""
         return _dataset(self.name)
 
     @property
     def tags(self) -> dict[str, str]:
-        """Those of the version that others refer to."""
+        """The tags of the version that others refer to."""
         tags = {
             FINGERPRINT: self.fingerprint,
             WEIGHTS: self.weights_digest,
@@ -85,7 +98,7 @@ class Tombstone:
         return {name: value for name, value in tags.items() if value is not None}
 
     def certified(self, certificate: dict[str, Any]) -> Tombstone:
-        """As one of its certificates, which is kept, names the version and its parent."""
+        """Return it with the digests and the parent that one of its kept certificates names."""
         parent = certificate["parent"]
         return replace(
             self,
@@ -95,8 +108,8 @@ class Tombstone:
         )
 
     @property
-    def row(self) -> RegisteredVersion:
-        """The version among others, without what was measured of it."""
+    def as_version(self) -> RegisteredVersion:
+        """The version, without aliases and metrics."""
         return RegisteredVersion(
             dataset=self.dataset,
             version=self.version,
@@ -115,21 +128,22 @@ class Tombstone:
             promoted_at=self.promoted_at,
         )
 
-    def written(self) -> dict[str, Any]:
-        """As the tag has it; :func:`read` makes it whole again."""
+    def content(self) -> dict[str, Any]:
+        """Return what the tag holds; name and number are the tag's own."""
         return {key: value for key, value in asdict(self).items() if key not in ("name", "version")}
 
 
-def bury(client: MlflowClient, stone: Tombstone) -> None:
-    """Write ``stone`` on the registered model."""
-    text = json.dumps(stone.written(), sort_keys=True)
-    client.set_registered_model_tag(stone.name, f"{ERASED}{stone.version}", text)
+def write_tombstone(client: MlflowClient, tombstone: Tombstone) -> None:
+    """Write ``tombstone`` as a tag of the registered model."""
+    text = json.dumps(tombstone.content(), sort_keys=True)
+    client.set_registered_model_tag(tombstone.name, f"{ERASED}{tombstone.version}", text)
 
 
 def tombstones(client: MlflowClient, dataset: str) -> dict[int, Tombstone]:
     """Every erased version of ``dataset``'s model, by its number.
 
-    Raises RegistryError for a tag that somebody changed.
+    Raises:
+        RegistryError: Somebody changed such a tag.
     """
     name = model_name(dataset)
     found = {}
@@ -152,7 +166,8 @@ def parent_of(
 ) -> ModelVersion | Tombstone | None:
     """The version that ``found`` was made from, or its tombstone; None for an original.
 
-    Raises MlflowException when it is gone without one.
+    Raises:
+        MlflowException: It is gone, and has no tombstone.
     """
     from mlflow.exceptions import MlflowException
 
@@ -162,34 +177,38 @@ def parent_of(
     try:
         return client.get_model_version(found.name, str(above))
     except MlflowException:
-        if (stone := tombstones(client, _dataset(found.name)).get(above)) is None:
+        if (tombstone := tombstones(client, _dataset(found.name)).get(above)) is None:
             raise
-        return stone
+        return tombstone
 
 
 def _dataset(name: str) -> str:
     return name.removeprefix(model_name(""))
 
 
-def erased_before(client: MlflowClient, receipt: ModelRecord) -> Tombstone | None:
-    """The erased version that ``receipt`` would bring back; None when it is another model."""
-    for stone in tombstones(client, receipt.dataset).values():
-        if receipt.fingerprint == stone.fingerprint or (
-            receipt.weights_digest == stone.weights_digest
+def erased_before(client: MlflowClient, record: ModelRecord) -> Tombstone | None:
+    """The erased version that ``record`` would bring back; None when it is another model."""
+    for tombstone in tombstones(client, record.dataset).values():
+        if record.fingerprint == tombstone.fingerprint or (
+            record.weights_digest == tombstone.weights_digest
         ):
-            return stone
+            return tombstone
     return None
 
 
-def refuse_erased(client: MlflowClient, receipt: ModelRecord) -> None:
-    """Raise RegistryError for the receipt of a model that was erased and has come back."""
-    stone = erased_before(client, receipt)
-    if stone is not None:
+def refuse_erased(client: MlflowClient, record: ModelRecord) -> None:
+    """Refuse a model that was erased and has come back.
+
+    Raises:
+        RegistryError: ``record`` describes an erased version.
+    """
+    tombstone = erased_before(client, record)
+    if tombstone is not None:
         raise RegistryError(
-            f"{receipt.dataset} {receipt.method}: this is the model that was erased as version "
-            f"{stone.version} on {stone.when}, made again from the same data and settings; it "
-            "is not registered again. Take the people whom no model may know out of the "
-            "data's source, and their ids out of deletions/; then `puma erase "
-            f"{receipt.dataset} {stone.version}` erases the new files, and `dvc repro` trains "
+            f"{record.dataset} {record.method}: this is the model that was erased as version "
+            f"{tombstone.version} on {tombstone.when}, made again from the same data and "
+            "settings; it is not registered again. Take the people whom no model may know out of "
+            "the data's source, and their ids out of deletions/; then `puma erase "
+            f"{record.dataset} {tombstone.version}` erases the new files, and `dvc repro` trains "
             "without these people. Where it was erased by mistake, change `seed`"
         )

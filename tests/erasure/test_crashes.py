@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from puma.erasure import erase as erasure
-from puma.erasure import execution as erasing
+from puma.erasure import erase
 from puma.project.workspace import Workspace
-from puma.registry import list_versions, open_store
+from puma.registry import deletion, list_versions, open_store
 from puma.registry.certificate.verify import verify_version
 from puma.registry.tombstones import tombstones
 from puma.settings import ORIGINAL
@@ -27,17 +26,17 @@ from tests.registry.projects import (
 
 pytestmark = pytest.mark.slow
 
-STEPS = (
-    "keep_certificates",
-    "remove_files",
-    "remove_unfinished",
-    "search",
-    "bury",
-    "dispose_of_model",
-    "dispose_of_run",
-    "dispose_of_version",
-    "compact",
-)
+STEPS = {
+    "keep_certificates": erase,
+    "remove_files": erase,
+    "search_again": erase,
+    "delete_registered": erase,
+    "write_tombstone": deletion,
+    "delete_model": deletion,
+    "delete_run": deletion,
+    "delete_version": deletion,
+    "compact": deletion,
+}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -45,7 +44,7 @@ STEPS = (
 def test_killed_at_any_step_it_is_completed_by_repeating_it(
     servable: Workspace, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
-    module = erasure if hasattr(erasure, step) else erasing
+    module = STEPS[step]
     real = getattr(module, step)
 
     def killed(*arguments: Any, **named: Any) -> None:

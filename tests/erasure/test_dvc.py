@@ -204,7 +204,7 @@ def test_the_version_that_the_tree_has(project: Workspace) -> None:
     assert named_in_lock(project) <= cache.objects.keys()
 
     assert all(cached(project, text) for text in RESULTS)
-    assert any("left to `dvc gc --workspace`" in line for line in done.beyond)
+    assert any("left to `dvc gc --workspace`" in line for line in done.out_of_reach)
     dvc(project, "gc", "--workspace", "--force")
     assert not any(cached(project, text) for text in RESULTS)
     assert named_in_lock(project) <= DvcCache(Repo(str(project.root))).objects.keys()
@@ -308,8 +308,8 @@ def test_a_cache_elsewhere_is_found_and_said(project: Workspace, tmp_path: Path)
     assert holders(tmp_path / "shared", first[ORIGINAL]) == []
     assert done.removed["cache"]
     assert all(line.startswith(str(tmp_path / "shared")) for line in done.removed["cache"])
-    assert any("that share the DVC cache" in line for line in done.beyond)
-    assert any("DVC remotes (offsite)" in line for line in done.beyond)
+    assert any("that share the DVC cache" in line for line in done.out_of_reach)
+    assert any("DVC remotes (offsite)" in line for line in done.out_of_reach)
 
 
 def test_not_while_dvc_runs_a_stage(project: Workspace) -> None:

@@ -98,6 +98,7 @@ def test_forgotten_stages_leave_the_rest_as_it_is_written(tmp_path: Path) -> Non
     assert lock.read_text() == head + kept
 
 
+@pytest.mark.slow
 def test_only_one_command_at_a_time(root: Path) -> None:
     with (
         cache_of(root).locked(),

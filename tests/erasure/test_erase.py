@@ -201,7 +201,7 @@ def test_git_and_the_environment_are_not_searched(servable: Workspace) -> None:
         path.write_bytes(first_layer(0))
     done = act(servable)
     assert done.left == []
-    assert any(line.startswith("git history") for line in done.beyond)
+    assert any(line.startswith("git history") for line in done.out_of_reach)
 
 
 def test_the_same_weights_in_a_kept_version_are_named(servable: Workspace) -> None:

@@ -33,10 +33,10 @@ def test_the_command(servable: Workspace) -> None:
     told = puma(servable.root, "erase", f"models:/{NAME}/1", "--json")
     said = json.loads(told.stdout)
     assert (told.exit_code, said["acted"], said["version"]) == (0, False, 1)
-    assert f"{servable.data(DATASET)} and its source still hold the rows" in said["beyond"][0]
+    assert f"{servable.data(DATASET)} and its source still hold the rows" in said["out_of_reach"][0]
     shown = puma(servable.root, "erase", DATASET, "1")
     assert (shown.exit_code, "--yes erases it" in shown.stdout) == (0, True)
-    for line in (*said["removed"]["registry"], *said["removed"]["files"], *said["beyond"]):
+    for line in (*said["removed"]["registry"], *said["removed"]["files"], *said["out_of_reach"]):
         assert f"  {line}\n" in shown.stdout
     done = puma(servable.root, "erase", DATASET, "1", "--yes")
     assert (done.exit_code, "version 1 is erased" in done.stdout) == (0, True)
@@ -59,7 +59,7 @@ def test_another_store_is_erased_too_and_its_limits_are_told(
     done = act(workspace)
     assert done.left == []
     assert holders(tmp_path, 0) == []
-    assert any("free pages and backups are not in reach" in line for line in done.beyond)
+    assert any("free pages and backups are not in reach" in line for line in done.out_of_reach)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_a_server_keeps_its_rows_and_no_weights(
     done = act(workspace)
     assert done.left == []
     assert holders(tmp_path, 0) == []
-    assert any("stay until `mlflow gc` is run on it" in line for line in done.beyond)
-    assert sum("the rest of that store is not searched" in line for line in done.beyond) == 2
+    assert any("stay until `mlflow gc` is run on it" in line for line in done.out_of_reach)
+    assert sum("the rest of that store is not searched" in line for line in done.out_of_reach) == 2
     client = open_store(workspace)
     assert client.get_run(run_id).info.lifecycle_stage == "deleted"
     assert [row.version for row in list_versions(client, DATASET)] == [2, 3]

@@ -16,7 +16,7 @@ TENSOR = np.random.default_rng(0).standard_normal(3000).astype(np.float32).tobyt
 OTHER = np.random.default_rng(1).standard_normal(3000).astype(np.float32).tobytes()
 
 
-def traces() -> WeightFragments:
+def fragments() -> WeightFragments:
     return WeightFragments(pieces(TENSOR))
 
 
@@ -45,9 +45,9 @@ def test_a_tensor_is_found_wherever_it_stands(tmp_path: Path, before: int) -> No
     path = tmp_path / "file"
     filler = np.random.default_rng(2).integers(0, 256, BLOCK, np.uint8).tobytes()
     path.write_bytes(filler[:before] + TENSOR + filler)
-    assert traces().in_file(path) == "as they are"
+    assert fragments().in_file(path) == "as they are"
     path.write_bytes(filler[:before] + OTHER + filler)
-    assert traces().in_file(path) is None
+    assert fragments().in_file(path) is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_tensor_is_found_wherever_it_stands(tmp_path: Path, before: int) -> No
 def test_what_holds_it_and_what_does_not(tmp_path: Path, content: bytes, how: str | None) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    found = traces().in_file(path)
+    found = fragments().in_file(path)
     assert found == how if how is None else found is not None and found.startswith(how)
 
 
@@ -112,7 +112,7 @@ def test_every_file_is_searched_once_but_the_skipped(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a.bin")
     (tmp_path / "nowhere").symlink_to(tmp_path / "absent")
     skipped = {tmp_path / "skip", tmp_path / "left-out"}
-    result = search([tmp_path], traces(), skipped=skipped, label="", progress=False)
+    result = search([tmp_path], fragments(), skipped=skipped, label="", progress=False)
     found = {str(path.relative_to(tmp_path)) for path in result.found}
     assert found == {"a.bin", ".hidden/b", "deep/er/c.ipynb", "deep/skip/e", "link"}
     assert result.unread == {}
@@ -131,5 +131,5 @@ def test_a_file_that_cannot_be_read_is_named(
         return opened(self, *arguments)
 
     monkeypatch.setattr(Path, "open", refuse)
-    result = search([tmp_path], traces(), skipped=(), label="", progress=False)
+    result = search([tmp_path], fragments(), skipped=(), label="", progress=False)
     assert (result.found, result.unread) == ({}, {path: "Permission denied"})

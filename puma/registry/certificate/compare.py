@@ -226,8 +226,8 @@ def check_chain(record: Record, refers: str | None) -> Iterator[Finding]:
                 f"; version {ancestor.version} was erased on {tombstone.when}, its certificate is "
                 "kept"
             )
-            certified = tombstone.certified(certificate).written()
-            for name, expected, found in differences(certified, tombstone.written()):
+            certified = tombstone.certified(certificate).content()
+            for name, expected, found in differences(certified, tombstone.content()):
                 tag = f"{ERASED}{ancestor.version}"
                 why = f"{name} in the tag {tag} is not what the kept certificate says"
                 yield differs(field, expected, found, why)
