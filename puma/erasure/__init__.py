@@ -1,4 +1,4 @@
-"""Erasing a superseded version for good: what is its, what goes, and a search for its weights.
+"""Erasing a superseded version for good, and searching every file for its weights afterwards.
 
 Used by ``cli``.
 """

@@ -170,7 +170,7 @@ def _removed_lines(
             f"logged model {plan.logged.model_id}: the archive with the weights",
         ]
     registered += [
-        f"run {run_id} with model {model_id}: an attempt to register it that was cut short"
+        f"run {run_id} with model {model_id}: an interrupted attempt to register it"
         for run_id, model_id in plan.unfinished
     ]
     return {

@@ -41,16 +41,16 @@ def kept_certificate(workspace: Workspace, version: int) -> Path:
 def test_a_child_holds_after_its_parent_is_erased(servable: Workspace) -> None:
     before = verify_version(servable, DATASET, 3)
     act(servable)
-    (stone,) = tombstones(open_store(servable), DATASET).values()
+    (tombstone,) = tombstones(open_store(servable), DATASET).values()
     for version in (2, 3):
         result = verify_version(servable, DATASET, version)
         assert result.conclusion == "holds"
         (chain,) = (one for one in result.findings if one.field == "parent_certificate")
-        assert f"version 1 was erased on {stone.when}, its certificate is kept" in chain.detail
+        assert f"version 1 was erased on {tombstone.when}, its certificate is kept" in chain.detail
         assert [one.field for one in result.findings] == (
             [one.field for one in before.findings if version == 3 or "alias" not in one.field]
         )
-        assert kept_certificate(servable, version).stem == stone.certificate
+        assert kept_certificate(servable, version).stem == tombstone.certificate
 
 
 def forge(path: Path) -> None:
@@ -62,9 +62,9 @@ def forge(path: Path) -> None:
     [
         (lambda w: forge(kept_certificate(w, 3)), {"parent_certificate"}),
         (lambda w: kept_certificate(w, 3).unlink(), {"parent_certificate"}),
-        (lambda w: amend_stone(w, fingerprint="0" * 64), {"parent_certificate"}),
-        (lambda w: amend_stone(w, weights_digest="0" * 64), {"parent_certificate"}),
-        (lambda w: amend_stone(w, parent_version=2), {"parent_certificate"}),
+        (lambda w: amend_tombstone(w, fingerprint="0" * 64), {"parent_certificate"}),
+        (lambda w: amend_tombstone(w, weights_digest="0" * 64), {"parent_certificate"}),
+        (lambda w: amend_tombstone(w, parent_version=2), {"parent_certificate"}),
     ],
 )
 def test_what_was_kept_of_the_parent_is_checked(
@@ -75,7 +75,7 @@ def test_what_was_kept_of_the_parent_is_checked(
     assert set(verify_version(servable, DATASET, 3).failed) == fields
 
 
-def amend_stone(workspace: Workspace, **values: Any) -> None:
+def amend_tombstone(workspace: Workspace, **values: Any) -> None:
     client = open_store(workspace)
     (model,) = client.search_registered_models(f"name='{NAME}'")
     text = json.dumps({**json.loads(model.tags["puma.erased.1"]), **values})
@@ -98,11 +98,11 @@ def test_a_tombstone_that_is_no_json_is_named(servable: Workspace) -> None:
 def grandchild(workspace: Workspace) -> int:
     """A version made from version 3."""
     parent = ModelRecord.read(workspace.model_record(DATASET, "puma"))
-    receipt = write_version(
+    record = write_version(
         workspace, "later", weights_seed=70, parent=parent, deletion=OTHER_DELETION
     )
-    receipt = receipt.model_copy(update={"n_removed": 9})
-    return int(create_version(open_store(workspace), workspace, staged(workspace, receipt)).version)
+    record = record.model_copy(update={"n_removed": 9})
+    return int(create_version(open_store(workspace), workspace, staged(workspace, record)).version)
 
 
 @pytest.mark.parametrize("order", [(1, 3), (3, 1)])
@@ -115,9 +115,9 @@ def test_a_whole_line_of_ancestors_can_be_erased(
         assert act(servable, version).left == []
     result = verify_version(servable, DATASET, 4)
     assert result.failed == result.unknown == ()
-    said = next(one.detail for one in result.findings if one.field == "parent_certificate")
-    assert said.startswith("the certificates up to version 1's; version 3 was erased on ")
-    assert "; version 1 was erased on " in said
+    detail = next(one.detail for one in result.findings if one.field == "parent_certificate")
+    assert detail.startswith("the certificates up to version 1's; version 3 was erased on ")
+    assert "; version 1 was erased on " in detail
 
 
 def test_a_childless_version_leaves_its_certificate_with_the_one_that_serves(

@@ -1,4 +1,4 @@
-"""An erasure that is cut short is completed by repeating it."""
+"""An interrupted erasure is completed by repeating it."""
 
 from __future__ import annotations
 

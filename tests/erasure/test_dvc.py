@@ -101,8 +101,8 @@ def dvc(workspace: Workspace, *arguments: str) -> str:
     return done.stdout
 
 
-def stages_run(said: str) -> set[str]:
-    return set(re.findall(r"Running stage '([\w-]+)'", said))
+def stages_run(output: str) -> set[str]:
+    return set(re.findall(r"Running stage '([\w-]+)'", output))
 
 
 def layers(seed: int) -> dict[str, bytes]:
@@ -160,8 +160,8 @@ def cached(workspace: Workspace, text: str) -> bool:
 
 
 def named_in_lock(workspace: Workspace) -> set[str]:
-    said = yaml.safe_load((workspace.root / "dvc.lock").read_text())
-    return {out["md5"] for stage in said["stages"].values() for out in stage["outs"]}
+    lock = yaml.safe_load((workspace.root / "dvc.lock").read_text())
+    return {out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_what_another_needs_is_kept_and_named(project: Workspace) -> None:
     assert "up to date" in dvc(project, "status", "mine.json.dvc")
 
 
-def test_weights_that_the_user_tracks_are_left_and_said(project: Workspace) -> None:
+def test_weights_that_the_user_tracks_are_left_and_named(project: Workspace) -> None:
     shutil.copy(project.weights(DATASET, ORIGINAL), project.root / "mine.pt")
     dvc(project, "add", "-q", "mine.pt")
     done = act(project)
@@ -299,7 +299,7 @@ def test_weights_that_the_user_tracks_are_left_and_said(project: Workspace) -> N
     assert act(project).left == []
 
 
-def test_a_cache_elsewhere_is_found_and_said(project: Workspace, tmp_path: Path) -> None:
+def test_a_cache_elsewhere_is_found_and_named(project: Workspace, tmp_path: Path) -> None:
     first = layers(0)
     (project.root / ".dvc/cache").rename(tmp_path / "shared")
     dvc(project, "config", "cache.dir", str(tmp_path / "shared"))

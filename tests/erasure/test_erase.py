@@ -51,20 +51,20 @@ pytestmark = pytest.mark.slow
 
 def test_a_dry_run_says_what_would_go_and_changes_nothing(servable: Workspace) -> None:
     before = files(servable)
-    told = erase(servable, DATASET, 1, progress=False)
+    shown = erase(servable, DATASET, 1, progress=False)
     assert files(servable) == before
     run_id, model_id = ids_of(servable, 1)
-    assert not told.acted
-    assert told.left == []
-    assert [run_id in line for line in told.removed["registry"]] == [False, True, False]
-    assert model_id in told.removed["registry"][2]
-    assert told.removed["files"] == [
+    assert not shown.acted
+    assert shown.left == []
+    assert [run_id in line for line in shown.removed["registry"]] == [False, True, False]
+    assert model_id in shown.removed["registry"][2]
+    assert shown.removed["files"] == [
         "artifacts/toy/originals/original/weights.pt",
         "lineage/toy/original.audit.json",
         "lineage/toy/original.json",
         "plots/toy/original",
     ]
-    assert told.removed == act(servable).removed
+    assert shown.removed == act(servable).removed
 
 
 def test_nothing_of_the_version_is_left(servable: Workspace) -> None:
@@ -139,7 +139,7 @@ def test_an_attempt_to_register_it_goes_too(
     experiment = client.get_experiment_by_name("puma").experiment_id
     assert len(client.search_runs([experiment])) == 4
     done = act(workspace)
-    assert "cut short" in done.removed["registry"][3]
+    assert "interrupted attempt" in done.removed["registry"][3]
     assert (done.left, holders(workspace.root, 0)) == ([], [])
     assert len(client.search_runs([experiment])) == 2
 
@@ -167,11 +167,11 @@ def test_a_stray_copy_is_named_and_holds_up_the_end(servable: Workspace, place: 
     stray = servable.root / place
     stray.parent.mkdir(parents=True, exist_ok=True)
     STRAYS[place](stray, servable.weights(DATASET, ORIGINAL).read_bytes())
-    told = erase(servable, DATASET, 1, progress=False)
-    assert [line.split(": holds the weights")[0] for line in told.left] == [str(stray)]
-    answered = puma(servable.root, "erase", DATASET, "1", "--yes")
-    assert (answered.exit_code, str(stray) in answered.stdout) == (1, True)
-    assert "not all is erased" in answered.stdout
+    shown = erase(servable, DATASET, 1, progress=False)
+    assert [line.split(": holds the weights")[0] for line in shown.left] == [str(stray)]
+    result = puma(servable.root, "erase", DATASET, "1", "--yes")
+    assert (result.exit_code, str(stray) in result.stdout) == (1, True)
+    assert "not all is erased" in result.stdout
     assert not servable.weights(DATASET, ORIGINAL).exists()
     assert verify_version(servable, DATASET, 1).conclusion == "holds"  # whole, as it is not absent
     assert tombstones(open_store(servable), DATASET) == {}
@@ -207,8 +207,8 @@ def test_git_and_the_environment_are_not_searched(servable: Workspace) -> None:
 def test_the_same_weights_in_a_kept_version_are_named(servable: Workspace) -> None:
     parent = ModelRecord.read(servable.model_record(DATASET, ORIGINAL))
     write_version(servable, "twin", weights_seed=0, parent=parent, deletion=OTHER_DELETION)
-    receipt = ModelRecord.read(servable.model_record(DATASET, "twin"))
-    twin = create_version(open_store(servable), servable, staged(servable, receipt))
+    record = ModelRecord.read(servable.model_record(DATASET, "twin"))
+    twin = create_version(open_store(servable), servable, staged(servable, record))
     done = act(servable)
     assert [line[:9] for line in done.left] == [f"version {twin.version}"]
     assert not servable.weights(DATASET, ORIGINAL).exists()
@@ -219,15 +219,15 @@ def test_the_same_weights_in_a_kept_version_are_named(servable: Workspace) -> No
     assert holders(servable.root, 0) == []
 
 
-def test_a_tensor_that_a_kept_version_shares_is_no_trace(servable: Workspace) -> None:
+def test_a_tensor_that_a_kept_version_shares_is_not_searched_for(servable: Workspace) -> None:
     model = make_model(0)  # the original, but for its last layer
     torch.nn.init.ones_(model[2].bias)
     torch.nn.init.normal_(model[2].weight, generator=torch.Generator().manual_seed(9))
     parent = ModelRecord.read(servable.model_record(DATASET, ORIGINAL))
-    receipt = write_version(
+    record = write_version(
         servable, "twin", weights_seed=0, parent=parent, deletion=OTHER_DELETION, model=model
     )
-    create_version(open_store(servable), servable, staged(servable, receipt))
+    create_version(open_store(servable), servable, staged(servable, record))
     stray = servable.root / "stray"
     stray.write_bytes(make_model(0).state_dict()["2.weight"].numpy().tobytes())
     assert [line.split(":")[0] for line in act(servable).left] == [str(stray)]
@@ -249,8 +249,8 @@ def test_what_must_not_be_erased_is_refused(servable: Workspace) -> None:
         "7": "has no version '7'; choose one of 1, 2, 3, 4, challenger, champion",
         str(by_hand.version): "was not registered by PUMA",
     }.items():
-        answered = puma(servable.root, "erase", DATASET, wanted, "--yes")
-        assert (answered.exit_code, words in answered.stderr) == (2, True), answered.output
+        result = puma(servable.root, "erase", DATASET, wanted, "--yes")
+        assert (result.exit_code, words in result.stderr) == (2, True), result.output
     client.copy_model_version(f"models:/{NAME}/1", "production")
     with pytest.raises(RegistryError, match="version 1 of production is registered from the same"):
         act(servable)
@@ -279,17 +279,17 @@ def test_a_model_that_cannot_be_loaded_is_refused(servable: Workspace) -> None:
 
 
 def test_it_is_not_registered_again_and_can_be_erased_again(servable: Workspace) -> None:
-    receipts = {
+    records = {
         name: path.read_bytes()
         for name in (ORIGINAL, f"{ORIGINAL}.audit")
         if (path := servable.model_record(DATASET, name)).exists()
     }
-    pictures = shutil.copytree(servable.figures(DATASET, ORIGINAL), servable.root / "kept")
+    figures = shutil.copytree(servable.figures(DATASET, ORIGINAL), servable.root / "kept")
     act(servable)
     save_weights(make_model(0), servable.weights(DATASET, ORIGINAL))  # trained again
-    for name, content in receipts.items():
+    for name, content in records.items():
         servable.model_record(DATASET, name).write_bytes(content)
-    shutil.move(pictures, servable.figures(DATASET, ORIGINAL))
+    shutil.move(figures, servable.figures(DATASET, ORIGINAL))
     with pytest.raises(RegistryError, match=r"was erased as version 1 on .* data's source"):
         register_all(servable, progress=False)
     assert [row.version for row in list_versions(open_store(servable), DATASET)] == [2, 3]

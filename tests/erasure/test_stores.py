@@ -30,13 +30,19 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_command(servable: Workspace) -> None:
-    told = puma(servable.root, "erase", f"models:/{NAME}/1", "--json")
-    said = json.loads(told.stdout)
-    assert (told.exit_code, said["acted"], said["version"]) == (0, False, 1)
-    assert f"{servable.data(DATASET)} and its source still hold the rows" in said["out_of_reach"][0]
+    dry_run = puma(servable.root, "erase", f"models:/{NAME}/1", "--json")
+    content = json.loads(dry_run.stdout)
+    assert (dry_run.exit_code, content["acted"], content["version"]) == (0, False, 1)
+    assert (
+        f"{servable.data(DATASET)} and its source still hold the rows" in content["out_of_reach"][0]
+    )
     shown = puma(servable.root, "erase", DATASET, "1")
     assert (shown.exit_code, "--yes erases it" in shown.stdout) == (0, True)
-    for line in (*said["removed"]["registry"], *said["removed"]["files"], *said["out_of_reach"]):
+    for line in (
+        *content["removed"]["registry"],
+        *content["removed"]["files"],
+        *content["out_of_reach"],
+    ):
         assert f"  {line}\n" in shown.stdout
     done = puma(servable.root, "erase", DATASET, "1", "--yes")
     assert (done.exit_code, "version 1 is erased" in done.stdout) == (0, True)
