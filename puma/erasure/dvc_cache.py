@@ -76,7 +76,7 @@ class DvcCache:
             return None
 
     def stages(self) -> list[Stage]:
-        """Read every stage and every ``.dvc`` file of the project.
+        """Read every stage that ``dvc.lock`` records, and every ``.dvc`` file of the project.
 
         Raises:
             DataError: DVC cannot read one of them.
@@ -95,7 +95,8 @@ class DvcCache:
                 names = {out.hash_info.value for out in stage.outs if out.hash_info}
                 lists = [self.listed(each) for each in names if each in self.objects]
                 objects = names.union(*(files.values() for files in lists))
-                found.append(Stage(name, file, outs, frozenset(objects)))
+                if objects:
+                    found.append(Stage(name, file, outs, frozenset(objects)))
         except DvcException as error:
             raise DataError(
                 f"{self.root}: DVC cannot read this project ({error}); repair it until `dvc "

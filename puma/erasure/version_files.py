@@ -144,12 +144,14 @@ def _is_record(path: Path, digests: VersionDigests) -> bool:
 
 def _add_cached(found: VersionFiles, cache: DvcCache, own: set[str], records: set[Path]) -> None:
     """Add the version's stages and objects; ``records``: its records in the working tree."""
+    folders = {record.parent for record in records}
     needed: dict[str, str] = {}
     for stage in cache.stages():
-        made_record = bool(records & stage.outs)
-        if stage.name and (made_record or own & stage.objects):
+        lineage = {out for out in stage.outs if out.parent in folders}
+        if stage.name and (records & lineage or own & stage.objects):
             found.stages.setdefault(stage.file, set()).add(stage.name)
-            if made_record:  # else the working tree has another version there by now
+            # Another version may be in its place by now, or come from the same stage.
+            if lineage and lineage <= records:
                 found.files |= stage.outs
         else:
             by = f"stage {stage.name} of {stage.file} made it, too" if stage.name else ""

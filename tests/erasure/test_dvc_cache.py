@@ -52,7 +52,7 @@ def test_who_names_which_objects(root: Path) -> None:
     sub.mkdir()
     (sub / "dvc.yaml").write_text(
         "stages:\n  train:\n    matrix:\n      n: [x]\n    cmd: a\n    outs: [model, gone]\n"
-        "  other:\n    cmd: b\n    deps: [model]\n"
+        "  other:\n    cmd: b\n    deps: [model]\n  never-run:\n    cmd: c\n    outs: [later]\n"
     )
     (sub / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  train@x:\n    cmd: a\n    outs:\n"
@@ -68,7 +68,6 @@ def test_who_names_which_objects(root: Path) -> None:
             frozenset({sub / "model", sub / "gone"}),
             frozenset({f"{B}.dir", A, C}),
         ),
-        "other": Stage("other", sub / "dvc.lock", frozenset(), frozenset()),
         "": Stage("", root / "data.dvc", frozenset({root / "data"}), frozenset({D})),
     }
 

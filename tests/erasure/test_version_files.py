@@ -102,29 +102,27 @@ def test_a_folder_of_the_users_own_is_no_originals(project: Workspace) -> None:
     assert in_cache(find(project, weights)) == {weights}
 
 
+def lock(workspace: Workspace, stages: dict[str, dict[str, str]]) -> None:
+    """Write ``dvc.yaml`` and ``dvc.lock``; stage -> path of an out -> letter of its object."""
+    plain = {name: {"cmd": "x", "outs": list(outs)} for name, outs in stages.items()}
+    locked = {
+        name: {"cmd": "x", "outs": [{"path": out, "md5": NAMES[one]} for out, one in outs.items()]}
+        for name, outs in stages.items()
+    }
+    (workspace.root / "dvc.yaml").write_text(json.dumps({"stages": plain}))
+    (workspace.root / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": locked}))
+
+
 def test_stages_that_made_it_are_forgotten_and_other_needs_are_named(project: Workspace) -> None:
     root = project.root
     weights = put(project, "a", b"weights")
     record = put(project, "b", project.model_record(DATASET, ORIGINAL).read_bytes())
-    (root / "dvc.yaml").write_text(
-        "stages:\n"
-        "  train:\n    cmd: x\n    outs: [lineage/toy/original.json, notebook]\n"
-        "  copy:\n    cmd: x\n    outs: [mine.pt]\n"
-        "  other:\n    cmd: x\n    outs: [other]\n"
-    )
     stages = {
         "train": {"lineage/toy/original.json": "b", "notebook": "d"},
         "copy": {"mine.pt": "a"},
         "other": {"other": "e"},
     }
-    lock = {
-        name: {
-            "cmd": "x",
-            "outs": [{"path": path, "md5": NAMES[one]} for path, one in outs.items()],
-        }
-        for name, outs in stages.items()
-    }
-    (root / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": lock}))
+    lock(project, stages)
     for name in ("notebook", "mine.pt", "other"):
         (root / name).touch()
     found = find(project, weights)
@@ -137,3 +135,14 @@ def test_stages_that_made_it_are_forgotten_and_other_needs_are_named(project: Wo
     found = find(project, weights)
     assert in_cache(found) == {record}
     assert found.kept == {weights: f"{root / 'mine.dvc'} tracks it"}
+
+
+def test_a_stage_that_made_other_versions_too_keeps_its_files(project: Workspace) -> None:
+    outs = {"lineage/toy/original.json": "a", "lineage/toy/puma.json": "b", "notes": "c"}
+    (project.root / "notes").touch()
+    lock(project, {"all": outs})
+    found = find(project)
+    assert found.stages == {project.root / "dvc.lock": {"all"}}
+    assert project.model_record(DATASET, ORIGINAL) in found.files
+    kept = {project.model_record(DATASET, "puma"), project.root / "notes"}
+    assert not kept & found.files
