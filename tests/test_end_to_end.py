@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from puma.project.workspace import Workspace
 from puma.registry import open_store
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 DATASET = "breast_cancer"  # its subjects are real identifiers
@@ -119,24 +122,24 @@ from puma.registry import load_predictor
 from puma.project.workspace import Workspace
 workspace = Workspace.find()
 test = Dataset.load(workspace.data("{DATASET}")).test
-answers = {{}}
+predictions = {{}}
 for version in {[row["version"] for row in registered]}:
     logits = load_predictor(workspace, "{DATASET}", str(version))(test.features)
-    answers[version] = logits.tolist()
-print(json.dumps(answers))
+    predictions[version] = logits.tolist()
+print(json.dumps(predictions))
 """
     environment = os.environ | {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=project.root, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    answers = json.loads(done.stdout.strip().splitlines()[-1])
+    predictions = json.loads(done.stdout.strip().splitlines()[-1])
     dataset = Dataset.load(project.data(DATASET))
     for row in registered:
-        receipt = ModelRecord.read(project.model_record(DATASET, row["method"]))
-        logits = torch.tensor(answers[str(row["version"])])
+        record = ModelRecord.read(project.model_record(DATASET, row["method"]))
+        logits = torch.tensor(predictions[str(row["version"])])
         model = load_weights(
-            build_model(receipt.model, dataset, seed=0), project.root / receipt.weights
+            build_model(record.model, dataset, seed=0), project.root / record.weights
         )
         with torch.no_grad():
             torch.testing.assert_close(logits, model(dataset.test.features))
@@ -163,7 +166,7 @@ def test_every_version_carries_its_audit(project, registered, monkeypatch):
             assert (shown / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_the_audit_s_models_were_trained_with_and_without_the_request(project):
+def test_reference_models_were_trained_with_and_without_the_request(project):
     dataset = Dataset.load(project.data(DATASET))
     asked = {*DeletionSet.read(project.deletion_set(DATASET), dataset).subject_ids}
     removed = np.isin(dataset.train.subject_ids, list(asked))
@@ -249,6 +252,11 @@ def test_a_request_of_ones_own_becomes_a_new_version(project, registered):
     assert newest["n_removed"] == len(expected.rows)
     assert newest["deletion_digest"] == expected.digest(project_key(project.key))
     assert newest["aliases"] == ["challenger"]
+    lock = (project.root / "dvc.lock").read_text()
+    expected.write(project.root / "guessed.csv", reason=f"request in deletions/{DATASET}.csv")
+    for guess in (request, project.root / "guessed.csv"):
+        assert hashlib.md5(guess.read_bytes()).hexdigest() not in lock
+    assert hashlib.md5(project.deletion_set(DATASET).read_bytes()).hexdigest() in lock
     retrained = Population.load(project.reference(DATASET, "original", "without"))
     assert (~retrained.member[0, : len(dataset.train)]).nonzero()[0].tolist() == (
         expected.rows.tolist()

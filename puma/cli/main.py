@@ -201,9 +201,10 @@ def request(dataset: DatasetName) -> None:
     chosen, source = _request(workspace, dataset)
     target = workspace.deletion_set(dataset)
     from puma.requests.archive import archive_request
+    from puma.requests.digest import project_key
 
     archive_request(workspace, chosen)
-    chosen.write(target, reason=source)
+    chosen.write(target, reason=source, key=project_key(workspace.key))
     typer.echo(f"{dataset}: {source}: {chosen.summary}")
     typer.echo(f"written to {target.relative_to(workspace.root)}")
 

@@ -14,7 +14,7 @@ from puma.data.base import Dataset
 from puma.errors import DeletionError
 from puma.project.files import PRIVATE, write_text
 from puma.requests.digest import keyed_digest
-from puma.requests.request_file import SUBJECT, read_subject_ids
+from puma.requests.request_file import SALT, SUBJECT, read_subject_ids
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -116,12 +116,27 @@ class DeletionSet:
             test_only_ids=tuple(sorted(in_test - in_train)),
         )
 
-    def write(self, path: Path, *, reason: str = "") -> None:
-        """Write the validated request, one line per subject, whole or not at all."""
-        ids = (*self.subject_ids, *self.test_only_ids)
+    def write(self, path: Path, *, reason: str = "", key: bytes | None = None) -> None:
+        """Write the validated request, one line per subject, whole or not at all.
+
+        Args:
+            path: Of the CSV file.
+            reason: Free text, the same in every line.
+            key: The project's key. It adds a column ``salt`` that nobody without the key can
+                compute. DVC notes a plain MD5 of this file in dvc.lock; without the salt, anybody
+                could hash every candidate request and compare. The same request gives the same
+                file.
+        """
+        constant = {"reason": reason}
+        if key is not None:
+            # Not the digest: that one is published in the registry.
+            purpose = "salt of the written request"
+            constant[SALT] = keyed_digest(key, purpose, self.dataset.name, *self.subject_ids)
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerows([(SUBJECT, "reason"), *((name, reason) for name in ids)])
+        writer.writerow((SUBJECT, *constant))
+        ids = (*self.subject_ids, *self.test_only_ids)
+        writer.writerows((name, *constant.values()) for name in ids)
         write_text(path, buffer.getvalue(), mode=PRIVATE)
 
 

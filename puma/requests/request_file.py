@@ -10,6 +10,7 @@ from puma.errors import DeletionError
 
 SUBJECT = "subject_id"
 COLUMNS = (SUBJECT, "request_id", "requested_at", "reason")
+SALT = "salt"  # a column of the requests that PUMA writes
 
 
 def read_subject_ids(path: Path) -> list[str]:
@@ -57,7 +58,7 @@ def _check_header(path: Path, header: list[str]) -> list[str]:
             f"{path}: no {SUBJECT} column; the first line must name the columns, "
             f"of {', '.join(COLUMNS)}"
         )
-    unknown = [name for name in header if name not in COLUMNS]
+    unknown = [name for name in header if name not in (*COLUMNS, SALT)]
     if unknown:
         raise DeletionError(
             f"{path}: {len(unknown)} unknown columns; a request may hold only {', '.join(COLUMNS)}"

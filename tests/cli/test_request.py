@@ -34,6 +34,8 @@ def test_request_of_the_user_is_checked_and_written(prepared: Workspace) -> None
         "1 duplicated lines merged\nwritten to artifacts/toy/deletion_set.csv\n"
     )
     assert written_ids(prepared) == ["person-1", "person-3"]
+    header = prepared.deletion_set(DATASET).read_text().splitlines()[0]
+    assert header.split(",")[-1] == "salt"  # dvc.lock names the file's plain MD5
 
 
 def test_request_is_a_demonstration_without_a_file(prepared: Workspace) -> None:

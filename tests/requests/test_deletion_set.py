@@ -307,6 +307,22 @@ def test_a_written_request_reads_back_the_same(toy: Dataset, tmp_path: Path) -> 
     assert restored.digest(KEY) == original.digest(KEY)
 
 
+def test_a_keyed_request_has_a_salt_that_the_published_digest_does_not_tell(
+    toy: Dataset, tmp_path: Path
+) -> None:
+    request = DeletionSet.of(["ann", "cy"], toy)
+    for name, key in (("a", KEY), ("again", KEY), ("other", bytes(32))):
+        request.write(tmp_path / name, key=key)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "again").read_bytes()
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "other").read_bytes()
+    header, first, second = (line.split(",") for line in (tmp_path / "a").read_text().split())
+    assert header == ["subject_id", "reason", "salt"]
+    assert first == ["ann", "", second[2]]
+    assert len(bytes.fromhex(second[2])) == 32
+    assert second[2] != request.digest(KEY)
+    assert DeletionSet.read(tmp_path / "a", toy).digest(KEY) == request.digest(KEY)
+
+
 # --- the project's key ---
 
 
