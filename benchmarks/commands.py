@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from puma.cli.console import print_table
+from puma.cli.tables import print_table
 from puma.errors import SettingsError
 from puma.project.workspace import Workspace
 from puma.settings import Settings

@@ -1,4 +1,4 @@
-"""What the commands share: the project around this folder, and when a person may be named."""
+"""What the commands share: exit codes, the project, versions by name, when ids may be shown."""
 
 from __future__ import annotations
 
@@ -14,13 +14,26 @@ import typer
 from puma.errors import PumaError, SettingsError
 from puma.project.workspace import Workspace
 
-REFUSED = 2  # the exit code of every error that PUMA raises on purpose
+FAILED = 1  # exit code: done, with an answer other than the hoped-for one
+REFUSED = 2  # exit code of every error that PUMA raises on purpose
 SHOWN_IDS = 10
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
+VersionName = Annotated[str, typer.Argument(metavar="VERSION", help="A number or an alias.")]
+DatasetOrModel = Annotated[
+    str, typer.Argument(metavar="DATASET", help="Or models:/puma-DATASET/VERSION, alone.")
+]
+OptionalVersion = Annotated[
+    str | None, typer.Argument(metavar="[VERSION]", help="A number or an alias.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Everything, as JSON.")]
 
 
 def project_of(dataset: str) -> Workspace:
-    """The project around this folder. Raises SettingsError for a dataset that it has not."""
+    """The project around this folder.
+
+    Raises:
+        SettingsError: There is no project, or it has no such dataset.
+    """
     workspace = Workspace.find()
     known = workspace.settings.datasets
     if dataset not in known:
@@ -32,7 +45,11 @@ def project_of(dataset: str) -> Workspace:
 
 
 def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:
-    """Dataset and version, or what a model URI names. Raises SettingsError for half of it."""
+    """Dataset and version, given as two words or as one model URI.
+
+    Raises:
+        SettingsError: One of the two is missing.
+    """
     match = re.fullmatch(r"models:/puma-(.+?)[/@]([^/@]+)", dataset)
     if match is not None and version is None:
         return match[1], match[2]
@@ -45,13 +62,13 @@ def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:
 
 
 def may_show_ids(stream: TextIO) -> bool:
-    """Whether it is the user's own terminal; elsewhere they would be kept."""
+    """Whether ``stream`` is the user's own terminal. Elsewhere ids would be stored."""
     return stream.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
 @contextlib.contextmanager
-def crash_exits_with_2() -> Iterator[None]:
-    """Python's own exit code for a crash, 1, would pass for an answer."""
+def crashes_exit_with_2() -> Iterator[None]:
+    """Exit with 2 after a crash: Python's own exit code, 1, would pass for an answer."""
     try:
         yield
     except (PumaError, typer.Exit):

@@ -163,7 +163,7 @@ def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:
 
 def test_the_module_runs_as_a_command(template: Workspace) -> None:
     code = "import runpy, sys\nsys.argv = ['puma', 'versions', 'nobody']\n"
-    code += "runpy.run_module('puma.cli.main', run_name='__main__')"
+    code += "runpy.run_module('puma.cli', run_name='__main__')"
     process = start_python(code, template.root)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2

@@ -17,7 +17,7 @@ import papermill
 import pytest
 import torch
 
-from puma.cli import suspects as cli_suspects
+from puma.cli import diagnostics as cli_suspects
 from puma.data import Dataset
 from puma.errors import DataError, RegistryError
 from puma.label_errors import RANKERS, WeakSignalWarning

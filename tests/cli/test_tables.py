@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from puma.cli.console import print_table
+from puma.cli.tables import print_table
 
 
 def test_a_table_shows_what_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:

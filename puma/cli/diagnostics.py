@@ -1,6 +1,6 @@
 """``puma suspects``: which labels a person should look at.
 
-It imports what takes seconds only when it runs, as puma.cli.main does.
+What takes seconds to import is imported when a command runs; see puma.cli.main.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puma.cli.common import SHOWN_IDS, DatasetName, may_show_ids, project_of
-from puma.cli.console import print_table
+from puma.cli.tables import print_table
 
 if TYPE_CHECKING:
     from puma.label_errors.suspects import Suspects

@@ -1,7 +1,6 @@
-"""``puma promote``, ``puma verify`` and ``puma erase``: which version serves, whether its record
-holds, and its end.
+"""Commands about versions: list, compare, promote and erase them, and see that all are registered.
 
-MLflow and PyTorch are imported only when a command runs, as in puma.cli.main.
+What takes seconds to import is imported when a command runs; see puma.cli.main.
 """
 
 from __future__ import annotations
@@ -11,29 +10,90 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from puma.cli.common import REFUSED, DatasetName, crash_exits_with_2, project_of, version_named
+from puma.cli.common import (
+    FAILED,
+    REFUSED,
+    AsJson,
+    DatasetName,
+    DatasetOrModel,
+    OptionalVersion,
+    VersionName,
+    crashes_exit_with_2,
+    project_of,
+    version_named,
+)
+from puma.cli.tables import print_comparison, print_table, version_cells
+from puma.errors import RegistryError
+from puma.project.workspace import Workspace
+from puma.settings import ORIGINAL, is_original
 
 if TYPE_CHECKING:
     from puma.erasure.erase import Erasure
 
-FAILED = 1
-VersionDataset = Annotated[
-    str, typer.Argument(metavar="DATASET", help="Or models:/puma-DATASET/VERSION, alone.")
-]
-VersionName = Annotated[
-    str | None, typer.Argument(metavar="[VERSION]", help="A number or an alias.")
-]
-WORDS = {
-    "holds": "holds     ",
-    "fails": "FAILS     ",
-    "unknown": "unknown   ",
-    "skipped": "not here  ",
-}
+
+def versions(
+    dataset: DatasetName,
+    as_json: AsJson = False,
+) -> None:
+    """List every registered version of a dataset's model."""
+    workspace = project_of(dataset)
+    from puma.registry import Registry
+
+    registry = Registry.open(workspace)
+    rows = registry.versions(dataset)
+    if as_json:
+        typer.echo(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
+        return
+    columns = ("", "method", "aliases", "from", "rows", "deletion", "acc.", "verdict", "secs")
+    print_table(
+        f"Versions of puma-{dataset}",
+        columns,
+        [version_cells(row) for row in rows],
+        wrapped=("aliases", "verdict"),
+    )
+    for tombstone in registry.tombstones(dataset).values():
+        words = f"version {tombstone.version} ({tombstone.method}) was erased on {tombstone.when}"
+        typer.echo(f"{words}; the certificates that refer to it can still be checked")
+    if not rows:
+        typer.echo(f"no version of puma-{dataset} yet; run `dvc repro`", err=True)
+
+
+def compare(dataset: DatasetName) -> None:
+    """Show the versions of the current pipeline side by side.
+
+    First the plain original and every removal; then what was trained for one method alone.
+    """
+    workspace = project_of(dataset)
+    from puma.lineage.records import read_model_records
+    from puma.registry import Registry
+
+    current = {record.fingerprint for record in read_model_records(workspace, dataset)}
+    rows = [row for row in Registry.open(workspace).versions(dataset) if row.fingerprint in current]
+    if len(rows) < len(current):
+        raise RegistryError(
+            f"{len(current) - len(rows)} of the {len(current)} versions of {dataset!r} are not "
+            "registered yet; run `dvc repro`"
+        )
+    own = [row for row in rows if is_original(row.method) and row.method != ORIGINAL]
+    print_comparison(f"Versions of puma-{dataset}", [row for row in rows if row not in own])
+    if own:
+        print_comparison("Originals that one method removes from", own)
+
+
+def registered() -> None:
+    """Exit with 0 when every model record has its version, and with 1 when one has not."""
+    workspace = Workspace.find()
+    from puma.registry import missing
+
+    gap = missing(workspace)
+    typer.echo("every version is registered" if gap is None else f"not registered: {gap}")
+    if gap is not None:
+        raise typer.Exit(FAILED)
 
 
 def promote(
     dataset: DatasetName,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="A number or an alias.")],
+    version: VersionName,
     force: Annotated[
         str | None,
         typer.Option(
@@ -51,7 +111,7 @@ def promote(
     Exit code: 0 it serves, 1 a condition fails, 2 one cannot be checked.
     """
     workspace = project_of(dataset)
-    with crash_exits_with_2():
+    with crashes_exit_with_2():
         from puma.registry.promotion import PromotionRefusedError
         from puma.registry.promotion import promote as move
 
@@ -72,36 +132,11 @@ def promote(
     typer.echo(f"puma-{dataset} version {done.version} is champion now{after}")
 
 
-def verify(
-    dataset: VersionDataset,
-    version: VersionName = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
-) -> None:
-    """Check a version against its certificate, and both against what can be computed again.
-
-    Exit code: 0 it holds, 1 it does not (the fields are named), 2 it cannot be checked.
-    """
-    dataset, version = version_named(dataset, version)
-    workspace = project_of(dataset)
-    with crash_exits_with_2():
-        from puma.registry.certificate.verify import verify_version
-
-        result = verify_version(workspace, dataset, version)
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
-    else:
-        for one in result.findings:
-            typer.echo(f"{WORDS[one.state]}  {one.field}: {one.detail}")
-        typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
-    if result.failed or result.unknown:
-        raise typer.Exit(FAILED if result.failed else REFUSED)
-
-
 def erase(
-    dataset: VersionDataset,
-    version: VersionName = None,
+    dataset: DatasetOrModel,
+    version: OptionalVersion = None,
     yes: Annotated[bool, typer.Option("--yes", help="Erase; else it is only shown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Erase a version that serves no more: its model and run, its files, its part of DVC's cache.
 
@@ -112,12 +147,12 @@ def erase(
     """
     dataset, version = version_named(dataset, version)
     workspace = project_of(dataset)
-    with crash_exits_with_2():
+    with crashes_exit_with_2():
         from puma.erasure.erase import erase as remove
 
         done = remove(workspace, dataset, version, act=yes)
     if as_json:
-        print(json.dumps(done.to_dict(), indent=2, allow_nan=False))
+        typer.echo(json.dumps(done.to_dict(), indent=2, allow_nan=False))
     else:
         _print_erasure(done)
     if done.left:

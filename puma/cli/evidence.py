@@ -1,0 +1,93 @@
+"""``puma audit`` and ``puma verify``: the evidence about a version.
+
+What takes seconds to import is imported when a command runs; see puma.cli.main.
+"""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from puma.cli.common import (
+    FAILED,
+    REFUSED,
+    AsJson,
+    DatasetName,
+    DatasetOrModel,
+    OptionalVersion,
+    VersionName,
+    crashes_exit_with_2,
+    project_of,
+    version_named,
+)
+from puma.cli.tables import number, print_table
+
+STATES = {
+    "holds": "holds     ",
+    "fails": "FAILS     ",
+    "unknown": "unknown   ",
+    "skipped": "not here  ",
+}
+
+
+def audit(
+    dataset: DatasetName,
+    version: VersionName,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a registered version, and say whether its removal holds.
+
+    Exit code: 0 passed, 1 any other verdict, 2 it could not be audited.
+    """
+    workspace = project_of(dataset)
+    from puma.workflows.audit import audit_version
+
+    with crashes_exit_with_2():
+        row, report = audit_version(workspace, dataset, version, progress=True)
+    verdict = report.verdict
+    if as_json:
+        found = {
+            "dataset": dataset,
+            "version": row.version,
+            "method": row.method,
+            "verdict": verdict.name,
+            "reason": verdict.reason,
+            "metrics": report.metrics,
+            "unresolved": report.unresolved,
+        }
+        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        lines = [[name, number(value)] for name, value in report.metrics.items()]
+        title = f"Audit of puma-{dataset} version {row.version} ({row.method})"
+        print_table(title, ("", "value"), lines)
+        for name, reason in report.unresolved.items():
+            print(f"{name} cannot be told: {reason}")
+        print(f"{verdict.name}: {verdict.reason}")
+    if not verdict.passed:
+        raise typer.Exit(FAILED)
+
+
+def verify(
+    dataset: DatasetOrModel,
+    version: OptionalVersion = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a version against its certificate, and both against what can be computed again.
+
+    Exit code: 0 it holds, 1 it does not (the fields are named), 2 it cannot be checked.
+    """
+    dataset, version = version_named(dataset, version)
+    workspace = project_of(dataset)
+    with crashes_exit_with_2():
+        from puma.registry.certificate.verify import verify_version
+
+        result = verify_version(workspace, dataset, version)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+    else:
+        for one in result.findings:
+            typer.echo(f"{STATES[one.state]}  {one.field}: {one.detail}")
+        typer.echo(f"puma-{dataset} version {result.version} {result.conclusion}")
+    if result.failed or result.unknown:
+        raise typer.Exit(FAILED if result.failed else REFUSED)

@@ -1,0 +1,160 @@
+"""``puma request`` and ``puma remove``: checking a deletion request, and serving one.
+
+What takes seconds to import is imported when a command runs; see puma.cli.main.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from puma.cli.common import (
+    FAILED,
+    AsJson,
+    DatasetName,
+    crashes_exit_with_2,
+    project_of,
+    version_named,
+)
+from puma.cli.tables import print_comparison
+from puma.errors import DeletionError
+from puma.project.workspace import Workspace
+
+if TYPE_CHECKING:
+    from puma.requests.deletion_set import DeletionSet
+    from puma.workflows.remove import Answer
+
+
+def request(dataset: DatasetName) -> None:
+    """Check a dataset's deletion request, or mark the demonstration's, and write it down.
+
+    The request is deletions/DATASET.csv (subject_id, request_id, requested_at, reason);
+    without one, the rows that params.yaml's `marking` chooses stand in for it.
+    """
+    workspace = project_of(dataset)
+    chosen, source = _request(workspace, dataset)
+    target = workspace.deletion_set(dataset)
+    from puma.requests.archive import archive_request
+    from puma.requests.digest import project_key
+
+    archive_request(workspace, chosen)
+    chosen.write(target, reason=source, key=project_key(workspace.key))
+    typer.echo(f"{dataset}: {source}: {chosen.summary}")
+    typer.echo(f"written to {target.relative_to(workspace.root)}")
+
+
+def remove(
+    model: Annotated[
+        str, typer.Option(help="models:/puma-DATASET@ALIAS or models:/puma-DATASET/VERSION.")
+    ],
+    deletions: Annotated[Path, typer.Option(help="The request, a CSV as in deletions/.")],
+    method: Annotated[str, typer.Option(help="puma, puma_paper or retrain.")] = "puma",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Nats that the retained rows' mean loss may move; puma.budget if absent."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a request's people from a registered version, audit, and register the result.
+
+    The new version is also without everybody whom that version was without. The same request
+    again finds the version that answers it.
+
+    Exit code: 0 the version that answers the request passed its audit, 1 it has another verdict,
+    2 nothing was registered.
+    """
+    dataset, version = version_named(model)
+    workspace = project_of(dataset)
+    # As in dvc.yaml: with models this small threads wait for each other longer than they work.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with crashes_exit_with_2():
+        from puma.workflows.remove import answer
+
+        done = answer(workspace, dataset, version, deletions, method=method, budget=budget)
+    if as_json:
+        typer.echo(json.dumps(_as_json(done), indent=2, allow_nan=False))
+    else:
+        _print_outcome(done)
+    if not done.row.passed:
+        raise typer.Exit(FAILED)
+
+
+def _request(workspace: Workspace, dataset: str) -> tuple[DeletionSet, str]:
+    """The deletion set and, in words, where it came from."""
+    from puma.data import Dataset
+    from puma.requests.deletion_set import DeletionSet
+
+    settings = workspace.settings
+    data = Dataset.load(workspace.data(dataset))
+    allow = settings.deletion.allow_class_removal
+    path = workspace.request(dataset)
+    _refuse_strays(path.parent, settings.datasets)
+    if os.path.lexists(path):  # a link to nowhere, too, was meant as a request
+        chosen = DeletionSet.read(path, data, allow_class_removal=allow)
+        return chosen, f"request in {path.relative_to(workspace.root)}"
+    from puma.requests.demonstration import describe, mark
+
+    rows = mark(data, settings.marking, seed=settings.seed)
+    ids = sorted(set(data.train.subject_ids[rows.numpy()].tolist()))
+    chosen = DeletionSet.of(ids, data, allow_class_removal=allow)
+    return chosen, f"demonstration ({describe(settings.marking)})"
+
+
+def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
+    """Raise DeletionError when ``folder`` holds what no dataset's request is read from."""
+    from puma.data import DATASETS
+
+    if not os.path.lexists(folder):
+        return
+    try:
+        found = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise DeletionError(
+            f"{folder}: cannot be read ({error.strerror}); make it a folder that you can read"
+        ) from error
+    read = {"README.md", *(f"{name}.csv" for name in (*DATASETS, *datasets))}
+    strays = [name for name in found if name not in read and not name.startswith(".")]
+    if strays:
+        raise DeletionError(
+            f"{folder}: {', '.join(map(repr, strays))} would go unread; a request is named "
+            f"<dataset>.csv after a dataset ({', '.join(datasets)}): rename it, or move it away"
+        )
+
+
+def _as_json(done: Answer) -> dict[str, object]:
+    return {
+        "dataset": done.dataset,
+        "outcome": done.outcome,
+        "n_rows": done.n_rows,
+        "n_subjects": done.n_subjects,
+        "removals_since_training": done.sequence.count,
+        "cumulative_drift": done.sequence.drift,
+        "retrain_due": done.due,
+        "seconds": done.seconds,
+        "version": done.row.to_dict(),
+    }
+
+
+def _print_outcome(done: Answer) -> None:
+    name = f"puma-{done.dataset} version {done.row.version}"
+    rows = sorted((*done.compared, done.row), key=lambda row: row.version)
+    print_comparison(f"puma-{done.dataset}", rows)
+    outcome = {
+        "registered": f"{name} registered: {done.n_rows} rows of {done.n_subjects} people removed",
+        "in place": f"{name} answers this request already; nothing was registered",
+        "nothing left": f"{name} is without all of these people already; nothing was registered",
+    }
+    typer.echo(f"{outcome[done.outcome]}, in {done.seconds:.1f} s")
+    typer.echo(f"audit: {(done.row.verdict or 'none').replace('_', ' ')}")
+    count, drift = done.sequence.count, done.sequence.drift
+    typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
+    if done.due is not None:
+        typer.echo(f"a full training is due: {done.due}; run it with --method retrain")
+    if done.row.passed and "champion" not in done.row.aliases:
+        typer.echo(f"let it serve: puma promote {done.dataset} {done.row.version}")
