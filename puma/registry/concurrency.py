@@ -1,8 +1,8 @@
-"""Several people register at the same time, on machines that share nothing but the store.
+"""Registering at the same time from several machines, which share only the store.
 
-No lock reaches them all. MLflow gives out the numbers of versions one after the other, though:
-whoever is given a higher one can see what was registered under the lower. So everybody creates
-first and looks then, and of two versions of the same the first stays.
+There is no lock across machines. But MLflow gives version numbers one after the other. So each
+process first creates its version, and then searches for others of the same model. The version
+with the lowest number stays; the process that created a higher one deletes it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,23 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 T = TypeVar("T")
-ATTEMPTS = 10  # each of which is lost only to somebody else's success
-# What the databases and MLflow say when somebody else has just written the same.
+ATTEMPTS = 10  # one fails only if another process succeeds
+# What the databases and MLflow report when another process has just written the same row.
 OVERTAKEN = ("UniqueViolation", "UNIQUE constraint", "Duplicate entry", "Giving up after")
 
 
-def settle(
+def keep_first(
     client: MlflowClient, dataset: str, tag: str, value: str, made: ModelVersion
 ) -> ModelVersion:
-    """The version of ``dataset`` that stands for ``value`` of ``tag``: the lowest.
+    """The lowest version of ``dataset`` whose ``tag`` is ``value``; ``made`` is deleted if higher.
 
-    ``made`` is the one that the caller has just created, and deleted if it is not the lowest,
-    with its run and its model.
+    Args:
+        client: MLflow's client of the store.
+        dataset: Whose registered model.
+        tag: The tag that is the same for versions of the same model.
+        value: Its value.
+        made: The version that the caller has just created. Its run and its model are deleted
+            with it.
     """
     first = find_tagged(client, dataset, tag, value)[0]
     if int(first.version) != int(made.version):
@@ -46,12 +51,13 @@ def settle(
     return first
 
 
-def sweep(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVersion | None:
-    """The lowest version of the same, if there is one; later ones, whose makers died before they
-    could delete them, are deleted.
+def delete_duplicates(
+    client: MlflowClient, dataset: str, tag: str, value: str
+) -> ModelVersion | None:
+    """The lowest version of ``dataset`` whose ``tag`` is ``value``, or None; others are deleted.
 
-    Those that an alias points at, or another version was made from, stay: somebody chose them.
-    ``challenger`` is no choice: it is set to what is newest.
+    Others are left by processes that died before :func:`keep_first`. One that somebody uses
+    stays: an alias other than ``challenger`` points at it, or a version was made from it.
     """
     found = find_tagged(client, dataset, tag, value)
     if len(found) > 1:
@@ -66,7 +72,7 @@ def sweep(client: MlflowClient, dataset: str, tag: str, value: str) -> ModelVers
 
 
 def create_model(client: MlflowClient, dataset: str, description: str) -> None:
-    """The registered model of ``dataset``, unless there is one."""
+    """Create the registered model of ``dataset``, unless it exists."""
     from mlflow.exceptions import MlflowException
 
     name = model_name(dataset)
@@ -80,22 +86,25 @@ def create_model(client: MlflowClient, dataset: str, description: str) -> None:
 
 
 def create_next(client: MlflowClient, dataset: str, **described: Any) -> ModelVersion:
-    """``client.create_model_version``, whoever else is given a number meanwhile."""
+    """Create a version, also while other processes do."""
     name = model_name(dataset)
-    return persist(lambda: client.create_model_version(name, **described))
+    return retry_overtaken(lambda: client.create_model_version(name, **described))
 
 
 def set_alias(client: MlflowClient, dataset: str, alias: str, version: int) -> None:
-    """``client.set_registered_model_alias``, whoever else sets it for the first time, too."""
+    """Set an alias, also while other processes do."""
     name = model_name(dataset)
-    persist(lambda: client.set_registered_model_alias(name, alias, str(version)))
+    retry_overtaken(lambda: client.set_registered_model_alias(name, alias, str(version)))
 
 
-def persist(act: Callable[[], T]) -> T:
-    """``act`` again whenever it failed because somebody else was writing the same.
+def retry_overtaken(act: Callable[[], T]) -> T:
+    """Call ``act``, and again while it fails because another process wrote the same row.
 
-    It is to be one transaction, so that what failed has left nothing. Raises RegistryError when
-    others are always quicker.
+    Args:
+        act: One transaction: if it fails, it has changed nothing.
+
+    Raises:
+        RegistryError: It failed that way ten times.
     """
     from mlflow.exceptions import MlflowException
 
@@ -114,7 +123,7 @@ def persist(act: Callable[[], T]) -> T:
 def newest_removal(client: MlflowClient, dataset: str, versions: Sequence[int]) -> int:
     """The last of ``versions``, or the newest removal that was registered after all of them.
 
-    Twins that are still to be settled do not count.
+    A second version of the same model does not count: it is about to be deleted.
     """
     seen, newest = set(), versions[-1]
     for each in find_versions(client, dataset):
@@ -126,27 +135,29 @@ def newest_removal(client: MlflowClient, dataset: str, versions: Sequence[int]) 
     return newest
 
 
-def point(client: MlflowClient, dataset: str, alias: str, newest: Callable[[], int]) -> None:
-    """Set ``alias`` to what ``newest`` reads from the registry, until that is still the newest.
+def follow(client: MlflowClient, dataset: str, alias: str, newest: Callable[[], int]) -> None:
+    """Set ``alias`` to the version that ``newest`` returns, until it returns the same again.
 
-    Of several who do so at the same time, the one that comes last sees what all others made.
+    Of several processes that do so at once, the last one sees all versions.
     """
     while find_aliases(client, dataset).get(alias) != (due := newest()):
         set_alias(client, dataset, alias, due)
 
 
 def _delete(client: MlflowClient, found: ModelVersion, *, keep: ModelVersion) -> None:
-    """The version first: what is listed is whole. Its run and its model are left to ``keep`` if
-    they are the same, as when a request whose answer was lost was sent once more."""
-    _gone(client.delete_model_version, found.name, str(found.version))
+    """Delete the version, then its model and its run, unless ``keep`` has the same ones.
+
+    MLflow's client repeats a request whose response was lost: then two versions share them.
+    """
+    _delete_once(client.delete_model_version, found.name, str(found.version))
     if found.source != keep.source:
-        _gone(delete_model, client, found.source.removeprefix("models:/"))
+        _delete_once(delete_model, client, found.source.removeprefix("models:/"))
     if found.run_id != keep.run_id:
-        _gone(delete_run, client, found.run_id)
+        _delete_once(delete_run, client, found.run_id)
 
 
-def _gone(delete: Callable[..., None], *arguments: object) -> None:
-    """Somebody else may have deleted it at the same time."""
+def _delete_once(delete: Callable[..., None], *arguments: object) -> None:
+    """Call ``delete``; another process may have deleted the same."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 MARK = "\n\n---\n\n"
 
 
-def describe(receipt: ModelRecord, parent: ModelVersion | None) -> str:
+def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
     """What the version is, for the reader of its page (Markdown)."""
     if parent is None:
-        purpose = receipt.method.removesuffix("_original")
-        recorded = "" if receipt.method == ORIGINAL else f", with what {purpose} removes by"
-        text = f"**Original** model of {receipt.dataset}: trained on every training row{recorded}."
+        purpose = record.method.removesuffix("_original")
+        recorded = "" if record.method == ORIGINAL else f", with what {purpose} removes by"
+        text = f"**Original** model of {record.dataset}: trained on every training row{recorded}."
     else:
         text = (
-            f"**{receipt.method}**: version {parent.version} of {receipt.dataset} without "
-            f"{receipt.n_removed} training rows of {receipt.n_subjects} people.\n\n"
-            f"Deletion set: `{receipt.deletion_digest}` (keyed digest)"
+            f"**{record.method}**: version {parent.version} of {record.dataset} without "
+            f"{record.n_removed} training rows of {record.n_subjects} people.\n\n"
+            f"Deletion set: `{record.deletion_digest}` (keyed digest)"
         )
-    if receipt.verdict is not None:
-        text += f"\n\nAudit: **{receipt.verdict}**: {receipt.verdict_reason}."
+    if record.verdict is not None:
+        text += f"\n\nAudit: **{record.verdict}**: {record.verdict_reason}."
     numbers = [
-        f"- {name}: {receipt.metrics[name]:.4g}"
+        f"- {name}: {record.metrics[name]:.4g}"
         for name in HEADLINE_METRICS
-        if name in receipt.metrics
+        if name in record.metrics
     ]
     return "\n\n".join([text, "\n".join(numbers)]) if numbers else text
 

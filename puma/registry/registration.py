@@ -1,4 +1,4 @@
-"""From receipts to the registry: create what is missing, move the aliases, change nothing else."""
+"""Registering model records: create the missing versions, update the others, set the aliases."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from puma.lineage.records import ModelRecord, read_model_records
 from puma.project.files import write_json
 from puma.project.workspace import Workspace
 from puma.registry.certificate.build import archive_certificate, issue_certificate
-from puma.registry.concurrency import newest_removal, point, set_alias, settle, sweep
+from puma.registry.concurrency import (
+    delete_duplicates,
+    follow,
+    keep_first,
+    newest_removal,
+    set_alias,
+)
 from puma.registry.creation import (
     Draft,
     create_version,
     find_parent,
     log_figures,
     log_metrics,
-    staged,
+    pipeline_draft,
     verdict_tags,
 )
 from puma.registry.description import describe, with_notes
+from puma.registry.provenance import COMMAND
 from puma.registry.store import database, is_default, open_store, reaches_store, writing
 from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
@@ -44,7 +51,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Registered:
-    """The version that a receipt has; ``created`` says whether this call made it."""
+    """The version of a model record.
+
+    Attributes:
+        created: Whether this call made it.
+    """
 
     dataset: str
     method: str
@@ -57,31 +68,40 @@ class Registered:
 
 @reaches_store
 def register_all(workspace: Workspace, *, progress: bool = True) -> list[Registered]:
-    """Give every receipt its version, ``champion`` and ``challenger`` theirs, and write it down.
+    """Register every model record of the pipeline, set the aliases, and write registered.json.
 
-    Called again it finds everything in place. ``champion`` becomes the first original and is
-    never moved here; ``challenger`` is the last receipt's version, unless a newer removal
-    was registered by somebody else, or by the direct path (:func:`register_answer`). Where the
-    metrics of a receipt came out differently, its version shows the new ones, timings excepted.
-    Raises RegistryError, DataError or ModelError; the versions made before that stay.
+    A second call changes nothing. ``champion`` is set to the first original where there is none,
+    and never moved. ``challenger`` is set to the version of the last record, unless a newer
+    removal was registered, by somebody else or by ``puma remove``. If a model was measured
+    again, its version shows the new metrics, but keeps its timings.
+
+    Args:
+        workspace: The project.
+        progress: Whether to print a line per version.
+
+    Raises:
+        RegistryError: The store cannot be used, or files are not those that were recorded.
+        DataError: A model record is missing or broken.
+        ModelError: A model cannot be built.
+            Versions that were created before an error stay.
     """
     client = open_store(workspace)
     registered = []
     with writing(workspace):
         for dataset in workspace.settings.datasets:
-            receipts = read_model_records(workspace, dataset)
-            for receipt in receipts:
-                found = _register(client, workspace, receipt)
+            records = read_model_records(workspace, dataset)
+            for record in records:
+                found = _register(client, workspace, record)
                 registered.append(found)
                 if progress:
                     state = "created" if found.created else "in place"
-                    print(f"{dataset} {receipt.method}: version {found.version} {state}")
-            _set_aliases(client, dataset, [item.version for item in registered[-len(receipts) :]])
-        record, gap = _survey(client, workspace)
+                    print(f"{dataset} {record.method}: version {found.version} {state}")
+            _set_aliases(client, dataset, [item.version for item in registered[-len(records) :]])
+        summary, gap = _survey(client, workspace)
         if gap is not None:
             raise RegistryError(f"{gap}, although it was just registered; run it again")
-        write_json(workspace.registered, record)
-    aliases = {dataset: find_aliases(client, dataset) for dataset in record}
+        write_json(workspace.registered, summary)
+    aliases = {dataset: find_aliases(client, dataset) for dataset in summary}
     return [
         replace(item, aliases=aliases_of(item.version, aliases[item.dataset]))
         for item in registered
@@ -92,21 +112,21 @@ def register_removal(
     client: MlflowClient, workspace: Workspace, draft: Draft, key: str
 ) -> tuple[ModelVersion, bool]:
     """What :meth:`puma.registry.Registry.register_removal` says."""
-    dataset = draft.receipt.dataset
+    dataset = draft.record.dataset
     with writing(workspace):
         known = find_removal(client, dataset, key)
         if known is not None:
             return known, False
         tagged = replace(draft, tags={**draft.tags, IDEMPOTENCY_KEY: key})
-        made = create_version(client, workspace, tagged)
-        found = settle(client, dataset, IDEMPOTENCY_KEY, key, made)
+        made = create_version(client, workspace, tagged, COMMAND)
+        found = keep_first(client, dataset, IDEMPOTENCY_KEY, key, made)
         _point_challenger(client, dataset, [int(found.version)])
     return found, True
 
 
 def find_removal(client: MlflowClient, dataset: str, key: str) -> ModelVersion | None:
     """What :meth:`puma.registry.Registry.find_removal` says."""
-    found = sweep(client, dataset, IDEMPOTENCY_KEY, key)
+    found = delete_duplicates(client, dataset, IDEMPOTENCY_KEY, key)
     if found is not None:
         _point_challenger(client, dataset, [int(found.version)])
     return found
@@ -126,17 +146,17 @@ def find_answer(client: MlflowClient, dataset: str, key: str) -> int | None:
 
 
 def all_registered(workspace: Workspace) -> bool:
-    """Whether :func:`register_all` would find everything as it leaves it."""
+    """Whether :func:`register_all` would change nothing."""
     return missing(workspace) is None
 
 
 @reaches_store
 def missing(workspace: Workspace) -> str | None:
-    """The first thing that :func:`register_all` would have to do; None when nothing is left."""
+    """The first thing that :func:`register_all` would change, or None."""
     if is_default() and not database(workspace).exists():
         return "mlflow.db: does not exist yet"
     try:
-        record, gap = _survey(open_store(workspace), workspace)
+        summary, gap = _survey(open_store(workspace), workspace)
     except DataError as error:
         return str(error)
     if gap is not None:
@@ -145,25 +165,25 @@ def missing(workspace: Workspace) -> str | None:
         written = json.loads(workspace.registered.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return f"{workspace.registered}: is absent or broken"
-    return None if written == record else f"{workspace.registered}: is out of date"
+    return None if written == summary else f"{workspace.registered}: is out of date"
 
 
-def _register(client: MlflowClient, workspace: Workspace, receipt: ModelRecord) -> Registered:
-    found = sweep(client, receipt.dataset, FINGERPRINT, receipt.fingerprint)
+def _register(client: MlflowClient, workspace: Workspace, record: ModelRecord) -> Registered:
+    found = delete_duplicates(client, record.dataset, FINGERPRINT, record.fingerprint)
     created = found is None
     if found is None:
-        refuse_erased(client, receipt)
-        found = create_version(client, workspace, staged(workspace, receipt))
-    elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, receipt):
-        _update(client, workspace, found, receipt, logged)
-    elif CERTIFICATE not in found.tags:  # registered before there were any, or cut short
-        issue_certificate(client, receipt.dataset, found)
+        refuse_erased(client, record)
+        found = create_version(client, workspace, pipeline_draft(workspace, record))
+    elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, record):
+        _update(client, workspace, found, record, logged)
+    elif CERTIFICATE not in found.tags:  # of an earlier PUMA, or interrupted
+        issue_certificate(client, record.dataset, found)
     return Registered(
-        dataset=receipt.dataset,
-        method=receipt.method,
+        dataset=record.dataset,
+        method=record.method,
         version=int(found.version),
         parent_version=parent_version(found.tags),
-        fingerprint=receipt.fingerprint,
+        fingerprint=record.fingerprint,
         aliases=(),
         created=created,
     )
@@ -173,22 +193,22 @@ def _update(
     client: MlflowClient,
     workspace: Workspace,
     found: ModelVersion,
-    receipt: ModelRecord,
+    record: ModelRecord,
     logged: Mapping[str, float],
 ) -> None:
-    """Let a version show what it was measured to be now; of a removal, the certificate, too."""
-    updated = receipt.model_copy(update={"metrics": _shown(logged, receipt)})
-    # The pictures first, as they may be missing; the metrics are what says that this was done.
-    log_figures(client, found.run_id, receipt, workspace.figures(receipt.dataset, receipt.method))
-    described = describe(updated, find_parent(client, receipt))
-    if receipt.parent is not None:
+    """Show the new measurements on the version. A removal gets a new certificate."""
+    updated = record.model_copy(update={"metrics": _shown(logged, record)})
+    # The plots first, as they may be missing. The metrics last: they show that this was done.
+    log_figures(client, found.run_id, record, workspace.figures(record.dataset, record.method))
+    described = describe(updated, find_parent(client, record))
+    if record.parent is not None:
         archive_certificate(client, found)
     client.update_model_version(found.name, found.version, with_notes(described, found.description))
-    for name, value in verdict_tags(receipt).items():
+    for name, value in verdict_tags(record).items():
         client.set_model_version_tag(found.name, found.version, name, value)
     log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
-    if receipt.parent is not None or CERTIFICATE not in found.tags:
-        issue_certificate(client, receipt.dataset, found)
+    if record.parent is not None or CERTIFICATE not in found.tags:
+        issue_certificate(client, record.dataset, found)
 
 
 def _is_timing(name: str) -> bool:
@@ -196,34 +216,34 @@ def _is_timing(name: str) -> bool:
     return name.endswith("_seconds") or name.startswith("speedup_")
 
 
-def _shown(logged: Mapping[str, float], receipt: ModelRecord) -> dict[str, float]:
-    """What the version is to show: the receipt's metrics, with the timings it already has."""
+def _shown(logged: Mapping[str, float], record: ModelRecord) -> dict[str, float]:
+    """The metrics to show: those of the record, with the timings that the version has."""
     return {
         name: logged[name] if _is_timing(name) and name in logged else float(value)
-        for name, value in receipt.metrics.items()
+        for name, value in record.metrics.items()
     }
 
 
-def _agree(logged: Mapping[str, float], tags: Mapping[str, str], receipt: ModelRecord) -> bool:
-    """Whether the version and its run already show what they should."""
-    if any(tags.get(name) != value for name, value in verdict_tags(receipt).items()):
+def _agree(logged: Mapping[str, float], tags: Mapping[str, str], record: ModelRecord) -> bool:
+    """Whether the version and its run show what ``record`` says."""
+    if any(tags.get(name) != value for name, value in verdict_tags(record).items()):
         return False
-    return all(logged.get(name) == value for name, value in _shown(logged, receipt).items())
+    return all(logged.get(name) == value for name, value in _shown(logged, record).items())
 
 
 def _set_aliases(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
-    """For the versions of one dataset's receipts in order."""
+    """Set both aliases. ``versions``: of one dataset's records, in order."""
     if CHAMPION not in find_aliases(client, dataset):
         set_alias(client, dataset, CHAMPION, versions[0])
     _point_challenger(client, dataset, versions)
 
 
 def _point_challenger(client: MlflowClient, dataset: str, versions: Sequence[int]) -> None:
-    point(client, dataset, CHALLENGER, lambda: newest_removal(client, dataset, versions))
+    follow(client, dataset, CHALLENGER, lambda: newest_removal(client, dataset, versions))
 
 
 def _misplaced(aliases: Mapping[str, int], versions: Sequence[int]) -> str | None:
-    """The first alias that is not where it belongs; a newer removal's maker sees to that one."""
+    """The first alias that is not set as :func:`_set_aliases` would."""
     if CHAMPION not in aliases:
         return CHAMPION
     challenger = aliases.get(CHALLENGER, 0)
@@ -233,36 +253,36 @@ def _misplaced(aliases: Mapping[str, int], versions: Sequence[int]) -> str | Non
 def _survey(
     client: MlflowClient, workspace: Workspace
 ) -> tuple[dict[str, list[dict[str, Any]]], str | None]:
-    """What the record is to say, and the first thing that is not in place."""
-    record: dict[str, list[dict[str, Any]]] = {}
+    """The content of registered.json, and the first thing that is not in place."""
+    summary: dict[str, list[dict[str, Any]]] = {}
     for dataset in workspace.settings.datasets:
         aliases = find_aliases(client, dataset)
-        record[dataset] = []
-        for receipt in read_model_records(workspace, dataset):
-            found = find_fingerprint(client, dataset, receipt.fingerprint)
+        summary[dataset] = []
+        for record in read_model_records(workspace, dataset):
+            found = find_fingerprint(client, dataset, record.fingerprint)
             if found is None:
-                return record, f"{dataset} {receipt.method}: has no version"
+                return summary, f"{dataset} {record.method}: has no version"
             logged = client.get_run(found.run_id).data.metrics
-            if not _agree(logged, found.tags, receipt):
-                return record, f"{dataset} {receipt.method}: was measured again"
+            if not _agree(logged, found.tags, record):
+                return summary, f"{dataset} {record.method}: was measured again"
             if CERTIFICATE not in found.tags:
-                return record, f"{dataset} {receipt.method}: has no certificate"
+                return summary, f"{dataset} {record.method}: has no certificate"
             version = int(found.version)
-            record[dataset].append(
+            summary[dataset].append(
                 {
                     "version": version,
-                    "method": receipt.method,
-                    "fingerprint": receipt.fingerprint,
+                    "method": record.method,
+                    "fingerprint": record.fingerprint,
                     "aliases": list(aliases_of(version, aliases)),
                     "parent_version": parent_version(found.tags),
-                    "n_removed": receipt.n_removed,
-                    "deletion_digest": receipt.deletion_digest,
-                    "verdict": receipt.verdict,
-                    "verdict_reason": receipt.verdict_reason,
-                    "metrics": _shown(logged, receipt),
+                    "n_removed": record.n_removed,
+                    "deletion_digest": record.deletion_digest,
+                    "verdict": record.verdict,
+                    "verdict_reason": record.verdict_reason,
+                    "metrics": _shown(logged, record),
                 }
             )
-        versions = [row["version"] for row in record[dataset]]
+        versions = [row["version"] for row in summary[dataset]]
         if (alias := _misplaced(aliases, versions)) is not None:
-            return record, f"{dataset}: alias {alias} is not in place"
-    return record, None
+            return summary, f"{dataset}: alias {alias} is not in place"
+    return summary, None

@@ -14,7 +14,7 @@ from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import open_store
 from puma.registry.certificate.verify import verify_version
-from puma.registry.creation import create_version, staged
+from puma.registry.creation import create_version, pipeline_draft
 from puma.registry.promotion import PromotionRefusedError, promote
 from puma.registry.tombstones import tombstones
 from tests.erasure.erased import (
@@ -102,7 +102,7 @@ def grandchild(workspace: Workspace) -> int:
         workspace, "later", weights_seed=70, parent=parent, deletion=OTHER_DELETION
     )
     record = record.model_copy(update={"n_removed": 9})
-    return int(create_version(open_store(workspace), workspace, staged(workspace, record)).version)
+    return int(create_version(open_store(workspace), workspace, pipeline_draft(workspace, record)).version)
 
 
 @pytest.mark.parametrize("order", [(1, 3), (3, 1)])

@@ -19,7 +19,7 @@ from puma.models import save_weights
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, register_all
 from puma.registry.certificate.verify import verify_version
-from puma.registry.creation import create_version, staged
+from puma.registry.creation import create_version, pipeline_draft
 from puma.registry.promotion import promote
 from puma.registry.store import writing
 from puma.registry.tombstones import tombstones
@@ -208,7 +208,7 @@ def test_the_same_weights_in_a_kept_version_are_named(servable: Workspace) -> No
     parent = ModelRecord.read(servable.model_record(DATASET, ORIGINAL))
     write_version(servable, "twin", weights_seed=0, parent=parent, deletion=OTHER_DELETION)
     record = ModelRecord.read(servable.model_record(DATASET, "twin"))
-    twin = create_version(open_store(servable), servable, staged(servable, record))
+    twin = create_version(open_store(servable), servable, pipeline_draft(servable, record))
     done = act(servable)
     assert [line[:9] for line in done.left] == [f"version {twin.version}"]
     assert not servable.weights(DATASET, ORIGINAL).exists()
@@ -227,7 +227,7 @@ def test_a_tensor_that_a_kept_version_shares_is_not_searched_for(servable: Works
     record = write_version(
         servable, "twin", weights_seed=0, parent=parent, deletion=OTHER_DELETION, model=model
     )
-    create_version(open_store(servable), servable, staged(servable, record))
+    create_version(open_store(servable), servable, pipeline_draft(servable, record))
     stray = servable.root / "stray"
     stray.write_bytes(make_model(0).state_dict()["2.weight"].numpy().tobytes())
     assert [line.split(":")[0] for line in act(servable).left] == [str(stray)]

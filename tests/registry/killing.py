@@ -13,11 +13,18 @@ import torch
 
 from puma.lineage.records import read_model_records
 from puma.project.workspace import Workspace
-from puma.registry import list_versions, load_predictor, missing, open_store, register_all
+from puma.registry import (
+    RegisteredVersion,
+    Registry,
+    list_versions,
+    load_predictor,
+    missing,
+    open_store,
+    register_all,
+)
 from puma.registry.certificate.verify import verify_version
-from puma.registry.creation import staged
+from puma.registry.creation import pipeline_draft
 from puma.registry.promotion import promote
-from puma.registry.registration import register_answer
 from puma.registry.versions import CHAMPION, find_aliases
 from tests.registry.projects import DATASET, FEATURES
 
@@ -40,9 +47,9 @@ def answer_until(workspace: Workspace, step: int) -> None:
     _answer(workspace)
 
 
-def _answer(workspace: Workspace) -> tuple[int, bool]:
-    draft = staged(workspace, read_model_records(workspace, DATASET)[-1])
-    return register_answer(workspace, draft, KEY)
+def _answer(workspace: Workspace) -> tuple[RegisteredVersion, bool]:
+    draft = pipeline_draft(workspace, read_model_records(workspace, DATASET)[-1])
+    return Registry.open(workspace).register_removal(draft, KEY)
 
 
 def promote_until(workspace: Workspace, step: int) -> None:

@@ -135,15 +135,23 @@ def copy_store(template: Workspace, workspace: Workspace) -> None:
     shutil.copy(template.root / "mlflow.db", workspace.root / "mlflow.db")
     if (template.root / "mlruns").exists():
         shutil.copytree(template.root / "mlruns", workspace.root / "mlruns", dirs_exist_ok=True)
+    move_store(workspace, template.root.as_uri())
+
+
+def move_store(workspace: Workspace, made_at: str) -> None:
+    """Let the store find its files here. ``made_at``: the URI of the project it was made in."""
     places = {
         "experiments": "artifact_location",
         "runs": "artifact_uri",
         "logged_models": "artifact_location",
         "model_versions": "storage_location",
     }
-    moved = (template.root.as_uri(), workspace.root.as_uri())
     for table, column in places.items():
-        execute(workspace, f"UPDATE {table} SET {column} = replace({column}, ?, ?)", moved)
+        execute(
+            workspace,
+            f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
+            (made_at, workspace.root.as_uri()),
+        )
 
 
 def execute(workspace: Workspace, statement: str, values: tuple[str, ...] = ()) -> None:

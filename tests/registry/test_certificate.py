@@ -194,12 +194,12 @@ def test_a_version_never_appears_without_its_certificate(
 def test_a_removal_waits_for_the_certificate_of_its_parent(workspace: Workspace) -> None:
     client = open_store(workspace)
     original, removal, _ = read_model_records(workspace, DATASET)
-    lineage.create_version(client, workspace, lineage.staged(workspace, original))
+    lineage.create_version(client, workspace, lineage.pipeline_draft(workspace, original))
     client.delete_model_version_tag(NAME, "1", "puma.certificate")
     with pytest.raises(
         RegistryError, match=r"version 1 of puma-toy has no certificate .* to refer"
     ):
-        lineage.create_version(client, workspace, lineage.staged(workspace, removal))
+        lineage.create_version(client, workspace, lineage.pipeline_draft(workspace, removal))
     assert len(list_versions(client, DATASET)) == 1
 
 

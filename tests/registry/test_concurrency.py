@@ -13,8 +13,14 @@ from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
 from puma.registry.certificate.verify import verify_version
-from puma.registry.concurrency import create_model, create_next, point, settle, sweep
-from puma.registry.creation import create_version, staged
+from puma.registry.concurrency import (
+    create_model,
+    create_next,
+    delete_duplicates,
+    follow,
+    keep_first,
+)
+from puma.registry.creation import create_version, pipeline_draft
 from puma.registry.deletion import find_run
 from puma.registry.versions import FINGERPRINT
 from tests.registry.projects import DATASET
@@ -40,7 +46,7 @@ def test_the_later_of_two_gives_way_with_its_run_and_its_model(registered: Works
     client = open_store(registered)
     first = client.get_model_version(MODEL, "3")
     receipt = ModelRecord.read(registered.model_record(DATASET, "puma"))
-    found = create_version(client, registered, staged(registered, receipt))
+    found = create_version(client, registered, pipeline_draft(registered, receipt))
 
     assert found.version == first.version
     assert numbers(registered) == [1, 2, 3]
@@ -56,7 +62,7 @@ def test_the_earlier_of_two_stays_whatever_was_made_later(registered: Workspace)
     client = open_store(registered)
     first = client.get_model_version(MODEL, "3")
     copy_of(client, "3")  # its maker has not looked yet
-    kept = settle(client, DATASET, FINGERPRINT, first.tags[FINGERPRINT], first)
+    kept = keep_first(client, DATASET, FINGERPRINT, first.tags[FINGERPRINT], first)
     assert kept.version == first.version
     assert numbers(registered) == [1, 2, 3, 4]
 
@@ -66,7 +72,7 @@ def test_a_request_that_was_sent_twice_keeps_run_and_model(registered: Workspace
     client = open_store(registered)
     first = client.get_model_version(MODEL, "3")
     again = copy_of(client, "3", run_id=first.run_id)
-    kept = settle(client, DATASET, FINGERPRINT, first.tags[FINGERPRINT], again)
+    kept = keep_first(client, DATASET, FINGERPRINT, first.tags[FINGERPRINT], again)
     assert kept.version == first.version
     assert numbers(registered) == [1, 2, 3]
     assert client.get_run(first.run_id).info.lifecycle_stage == "active"
@@ -90,12 +96,12 @@ def test_a_twin_that_somebody_chose_stays(registered: Workspace) -> None:
     copy_of(client, "2", tags={"puma.parent_version": str(parent.version)})
     for version in ("1", "3"):
         value = client.get_model_version(MODEL, version).tags[FINGERPRINT]
-        assert sweep(client, DATASET, FINGERPRINT, value).version == int(version)
+        assert delete_duplicates(client, DATASET, FINGERPRINT, value).version == int(version)
     assert numbers(registered) == [1, 2, 3, 4, 5, 6]
 
 
 def test_nothing_is_swept_where_there_is_nothing(registered: Workspace) -> None:
-    assert sweep(open_store(registered), DATASET, FINGERPRINT, "0" * 64) is None
+    assert delete_duplicates(open_store(registered), DATASET, FINGERPRINT, "0" * 64) is None
 
 
 def test_both_delete_the_same(registered: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +115,7 @@ def test_both_delete_the_same(registered: Workspace, monkeypatch: pytest.MonkeyP
         delete(name, version)
 
     monkeypatch.setattr(client, "delete_model_version", quicker)
-    settle(client, DATASET, FINGERPRINT, first.tags[FINGERPRINT], twin)
+    keep_first(client, DATASET, FINGERPRINT, first.tags[FINGERPRINT], twin)
     assert numbers(registered) == [1, 2, 3]
 
 
@@ -160,6 +166,6 @@ def test_an_alias_follows_what_is_made_meanwhile(registered: Workspace) -> None:
             copy_of(client, "3", tags={})
         return found
 
-    point(client, DATASET, "challenger", newest)
+    follow(client, DATASET, "challenger", newest)
     assert seen == [3]
     assert client.get_model_version_by_alias(MODEL, "challenger").version == 4

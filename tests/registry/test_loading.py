@@ -121,6 +121,7 @@ def test_files_that_are_gone_are_no_pickle(registered: Workspace) -> None:
         load_predictor(registered, DATASET, 3)
 
 
+@pytest.mark.slow
 def test_the_default_path_unpickles_nothing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

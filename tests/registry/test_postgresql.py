@@ -24,6 +24,7 @@ from tests.registry.served import make_servable
 from tests.registry.servers import PASSWORD, Cluster, cluster, free_port, tracking_server
 
 __all__ = ["cluster"]
+pytestmark = pytest.mark.slow  # starts PostgreSQL and servers
 
 
 @pytest.fixture(scope="module", params=["PostgreSQL", "a server on PostgreSQL"])

@@ -13,6 +13,7 @@ from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord, read_model_records
 from puma.project.workspace import Workspace
 from puma.registry import (
+    Registry,
     all_registered,
     find_fingerprint,
     list_versions,
@@ -259,6 +260,7 @@ def test_record_holds_no_times(filled: Workspace) -> None:
     }
 
 
+@pytest.mark.slow
 def test_two_calls_at_once_create_each_version_once(workspace: Workspace) -> None:
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(register_all, workspace, progress=False) for _ in range(2)]
@@ -267,6 +269,7 @@ def test_two_calls_at_once_create_each_version_once(workspace: Workspace) -> Non
     assert len(list_versions(open_store(workspace), DATASET)) == 3
 
 
+@pytest.mark.slow
 def test_failure_at_any_step_leaves_no_version_and_a_failed_run(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +290,7 @@ def test_failure_at_any_step_leaves_no_version_and_a_failed_run(
     assert [item.version for item in register_all(workspace, progress=False)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_killed_process_leaves_no_version(workspace: Workspace) -> None:
     # The model is left out, because importing PyTorch is most of the time this would take.
     code = (
@@ -320,7 +324,7 @@ def test_parent_that_is_not_registered_is_named(workspace: Workspace) -> None:
     client = open_store(workspace)
     removal = read_model_records(workspace, DATASET)[2]
     with pytest.raises(RegistryError, match=r"its parent, fingerprint .* is not registered"):
-        lineage.create_version(client, workspace, lineage.staged(workspace, removal))
+        lineage.create_version(client, workspace, lineage.pipeline_draft(workspace, removal))
     assert find_fingerprint(client, DATASET, removal.fingerprint) is None
 
 
@@ -363,3 +367,25 @@ def fail(*_: object, **__: object) -> None:
 def test_registry_folder_is_private(workspace: Workspace) -> None:
     open_store(workspace)
     assert (workspace.root / ".puma").stat().st_mode & 0o077 == 0
+
+
+def test_a_removal_is_registered_once_and_names_its_command(registered: Workspace) -> None:
+    record = write_version(
+        registered,
+        "puma",
+        weights_seed=9,
+        parent=ModelRecord.read(registered.model_record(DATASET, "original")),
+        deletion=OTHER_DELETION,
+    )
+    registry = Registry.open(registered)
+    assert registry.find_removal(DATASET, "a key") is None
+    draft = lineage.pipeline_draft(registered, record)
+    made, created = registry.register_removal(draft, "a key")
+    assert created
+    assert (made.version, made.parent_version, made.aliases) == (4, 1, ("challenger",))
+    assert made.fingerprint == record.fingerprint
+    tags = registry.client.get_run(made.run_id).data.tags
+    assert tags["mlflow.source.name"] == "puma remove"
+    assert tags["mlflow.source.type"] == "LOCAL"
+    assert registry.find_removal(DATASET, "a key") == made
+    assert registry.register_removal(draft, "a key") == (made, False)

@@ -160,6 +160,7 @@ def test_moved_project_is_named_and_a_deleted_store_is_rebuilt(registered: Works
     assert load_predictor(moved, DATASET, "challenger")(torch.zeros(1, FEATURES)).shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_share_one_store(tmp_path: Path) -> None:
     workspace = make_project(tmp_path / "fresh")
     code = (

@@ -109,6 +109,7 @@ def kill_at_every_step(
     raise AssertionError("no end of it")
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_of_a_registration(registered: Workspace, tmp_path: Path) -> None:
     steps = kill_at_every_step(
         register_until, check_completed, 3, registered, tmp_path, prepare=remove_anew
@@ -119,6 +120,7 @@ def test_killed_at_any_write_of_a_registration(registered: Workspace, tmp_path: 
     assert len(steps) > 25
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_of_an_answer(registered: Workspace, tmp_path: Path) -> None:
     """What `puma remove` does once the new model is there and audited."""
     steps = kill_at_every_step(
@@ -130,12 +132,14 @@ def test_killed_at_any_write_of_an_answer(registered: Workspace, tmp_path: Path)
     assert len(steps) > 25
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_of_a_promotion(workspace: Workspace, tmp_path: Path) -> None:
     make_servable(workspace)
     steps = kill_at_every_step(promote_until, check_promoted, 1, workspace, tmp_path)
     assert steps[-1] == "commit UPDATE registered_model_aliases SET"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 20])
 def test_killed_while_the_store_is_made(tmp_path: Path, step: int) -> None:
     workspace, log = make_project(tmp_path / "project"), tmp_path / "log"
@@ -160,6 +164,7 @@ def register_within(workspace: Workspace, n_bytes: int, temporary: str) -> None:
     print(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hidden", "room"), [((8,), 0), ((600, 600), 4 * 4096)])
 def test_disk_full(
     registered: Workspace, tmp_path: Path, hidden: tuple[int, ...], room: int
@@ -208,6 +213,7 @@ def test_locked_from_the_start(registered: Workspace) -> None:
     assert missing(registered) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_locked_in_the_middle(registered: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_anew(registered)
@@ -225,6 +231,7 @@ def test_locked_in_the_middle(registered: Workspace, monkeypatch: pytest.MonkeyP
     check_completed(registered, 3)
 
 
+@pytest.mark.slow
 def test_server_that_goes_away_and_comes_back(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +264,7 @@ def test_server_that_goes_away_and_comes_back(
         check_completed(workspace, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_locked_while_a_version_is_checked(
     registered: Workspace, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +284,7 @@ def test_locked_while_a_version_is_checked(
             verify_version(registered, DATASET, 3)
 
 
+@pytest.mark.slow
 def test_nobody_listens(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"http://puma:{PASSWORD}@127.0.0.1:{free_port()}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
@@ -293,6 +302,7 @@ def test_nobody_listens(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -
         seen = None if seen.__suppress_context__ and not seen.__cause__ else seen.__cause__
 
 
+@pytest.mark.slow
 def test_the_user_s_own_patience_counts(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,7 +155,7 @@ def test_description_says_what_the_version_is(client: Any) -> None:
     assert "- speedup_vs_retrain: 6" in removal
 
 
-def test_rows_are_complete(client: Any, filled: Workspace) -> None:
+def test_every_field_of_a_version_is_filled(client: Any, filled: Workspace) -> None:
     row = list_versions(client, DATASET)[2]
     as_dict = row.to_dict()
     assert json.loads(json.dumps(as_dict)) == as_dict
@@ -176,18 +176,20 @@ def test_verdicts_are_listed_version_by_version(client: Any) -> None:
     ("wanted", "number"),
     [(1, 1), ("1", 1), ("champion", 1), (2, 2), ("3", 3), ("challenger", 3)],
 )
-def test_a_row_is_found_by_number_and_by_alias(client: Any, wanted: str | int, number: int) -> None:
+def test_a_version_is_found_by_number_and_by_alias(
+    client: Any, wanted: str | int, number: int
+) -> None:
     assert get_version(client, DATASET, wanted) == list_versions(client, DATASET)[number - 1]
 
 
 @pytest.mark.parametrize("wanted", ["nobody", "4", 0, "", "01", "puma"])
-def test_an_unknown_row_names_the_known_ones(client: Any, wanted: str | int) -> None:
+def test_an_unknown_version_names_the_known_ones(client: Any, wanted: str | int) -> None:
     message = f"puma-toy has no version '{wanted}'; choose one of 1, 2, 3, challenger, champion"
     with pytest.raises(RegistryError, match=f"^{message}$"):
         get_version(client, DATASET, wanted)
 
 
-def test_a_row_of_an_empty_registry_names_the_remedy(template: Workspace) -> None:
+def test_a_version_of_an_empty_registry_names_the_remedy(template: Workspace) -> None:
     for look in (get_version, lambda _, *named: load_predictor(template, *named)):
         with pytest.raises(RegistryError, match=r"run `dvc repro` first$"):
             look(open_store(template), DATASET, "champion")
@@ -214,6 +216,7 @@ def test_unknown_version_names_the_known_ones(filled: Workspace) -> None:
         load_predictor(filled, DATASET, "nobody")
 
 
+@pytest.mark.slow
 def test_fresh_process_needs_no_pickle_and_no_configuration(filled: Workspace) -> None:
     code = (
         "import json, mlflow, mlflow.pytorch, torch\n"
@@ -241,6 +244,7 @@ def test_requirements_are_pinned_and_the_example_is_no_record(filled: Workspace)
         assert torch.tensor(example).tolist() == [[0.0] * FEATURES] * 2
 
 
+@pytest.mark.slow
 def test_store_holds_no_id(workspace: Workspace) -> None:
     from puma.registry import register_all
 
