@@ -124,12 +124,10 @@ def test_what_a_later_audit_cannot_tell_is_no_longer_listed(registered: Workspac
 @pytest.mark.parametrize(
     "changed",
     [
-        {"verdict": "inconclusive"},
         {"reason": "for another reason"},
-        {"attack_rate": 0.125},
         {"verdict": "utility_lost", "reason": "it fell", "attack_rate": 0.25, "attack_auc": 0.75},
     ],
-    ids=["verdict", "reason", "number", "all"],
+    ids=["reason", "all"],
 )
 def test_an_audit_that_found_something_else_is_the_one_shown(
     registered: Workspace, changed: dict[str, Any]
@@ -167,7 +165,7 @@ def test_an_update_without_pictures_changes_nothing(registered: Workspace) -> No
     write_audit(registered, "puma", verdict="passed", attack_rate=0.125)
     shutil.rmtree(registered.figures(DATASET, "puma"))
 
-    with pytest.raises(RegistryError, match=r"plots/toy/puma: holds no picture of the audit of"):
+    with pytest.raises(RegistryError, match=r"plots/toy/puma: holds no plot of the audit of"):
         register_all(registered, progress=False)
 
     assert list_versions(client, DATASET) == rows
@@ -180,7 +178,7 @@ def test_a_version_without_pictures_is_refused_and_leaves_no_half(workspace: Wor
     for path in folder.iterdir():
         path.rename(path.with_suffix(".svg"))
 
-    with pytest.raises(RegistryError, match=r"plots/toy/retrain: holds no picture .*`dvc repro`"):
+    with pytest.raises(RegistryError, match=r"plots/toy/retrain: holds no plot .*`dvc repro`"):
         register_all(workspace, progress=False)
 
     client = open_store(workspace)
