@@ -102,7 +102,9 @@ def grandchild(workspace: Workspace) -> int:
         workspace, "later", weights_seed=70, parent=parent, deletion=OTHER_DELETION
     )
     record = record.model_copy(update={"n_removed": 9})
-    return int(create_version(open_store(workspace), workspace, pipeline_draft(workspace, record)).version)
+    return int(
+        create_version(open_store(workspace), workspace, pipeline_draft(workspace, record)).version
+    )
 
 
 @pytest.mark.parametrize("order", [(1, 3), (3, 1)])

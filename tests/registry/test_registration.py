@@ -165,7 +165,7 @@ def test_an_update_without_pictures_changes_nothing(registered: Workspace) -> No
     write_audit(registered, "puma", verdict="passed", attack_rate=0.125)
     shutil.rmtree(registered.figures(DATASET, "puma"))
 
-    with pytest.raises(RegistryError, match=r"plots/toy/puma: holds no plot of the audit of"):
+    with pytest.raises(RegistryError, match=r"plots/toy/puma: has no plot of the audit of"):
         register_all(registered, progress=False)
 
     assert list_versions(client, DATASET) == rows
@@ -178,7 +178,7 @@ def test_a_version_without_pictures_is_refused_and_leaves_no_half(workspace: Wor
     for path in folder.iterdir():
         path.rename(path.with_suffix(".svg"))
 
-    with pytest.raises(RegistryError, match=r"plots/toy/retrain: holds no plot .*`dvc repro`"):
+    with pytest.raises(RegistryError, match=r"plots/toy/retrain: has no plot .*`dvc repro`"):
         register_all(workspace, progress=False)
 
     client = open_store(workspace)
@@ -309,9 +309,9 @@ def test_killed_process_leaves_no_version(workspace: Workspace) -> None:
     assert [(item.version, item.created) for item in found] == [(1, True), (2, True), (3, True)]
 
 
-def test_weights_that_are_not_the_receipts_are_refused(workspace: Workspace) -> None:
+def test_weights_other_than_recorded_are_refused(workspace: Workspace) -> None:
     shutil.copy(workspace.weights(DATASET, "retrain"), workspace.weights(DATASET, "puma"))
-    with pytest.raises(RegistryError, match=r"puma\.pt: weights .* is for .*run `dvc repro`"):
+    with pytest.raises(RegistryError, match=r"puma\.pt: weights .*model record .*`dvc repro`"):
         register_all(workspace, progress=False)
     client = open_store(workspace)
     assert [row.method for row in list_versions(client, DATASET)] == ["original", "retrain"]
