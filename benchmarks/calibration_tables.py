@@ -79,7 +79,7 @@ def calibration_markdown(frame: pd.DataFrame) -> str:
         floor = frame[frame["variant"] == variant]["test_hard_ece_floor"].mean()
         parts += [
             f"### {variant}",
-            f"Were the model before perfectly calibrated, its hard ECE would show {floor:.4f}.",
+            f"If the model before were perfectly calibrated, its hard ECE would be {floor:.4f}.",
             lined_up(*calibration_table(frame, str(variant))),
         ]
     notes = frame[frame["note"] != ""].groupby(["variant", "repair"], sort=False)["note"]

@@ -107,8 +107,8 @@ def _found(rows: pd.DataFrame, column: str) -> str:
 def debugging_markdown(frame: pd.DataFrame) -> str:
     """Shares found in the most suspect tenth and areas under the curve, for docs/results.md."""
     parts = [
-        "Mean ± standard deviation over seeds. `*`: the ranking itself warned on some seed that "
-        "it may be noise, or has not settled.",
+        "Mean ± standard deviation over seeds. `*`: on some seed the ranking warned that it "
+        "may be noise, or that it had not converged.",
         "### Share of the flipped labels in the most suspect tenth of the rows",
         lined_up(*debugging_table(frame)),
         "### Chance that a flipped row is more suspect than another (AUC)",
@@ -169,7 +169,7 @@ def runtime_markdown(frame: pd.DataFrame, reference: Path) -> str:
     parts = [
         "CPU seconds of one thread, and how many times psi's; in brackets, how many times in the "
         "paper's Table 3. `~`: extrapolated from a sample of the rows. `>`: stopped before "
-        "its values had settled.",
+        "its values had converged.",
         lined_up(*runtime_table(frame, reference)),
         lined_up(*runtime_targets(frame)),
     ]

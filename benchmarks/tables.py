@@ -101,13 +101,14 @@ def markdown(frame: pd.DataFrame, reference: Path) -> str:
     """
     datasets = list(dict.fromkeys(frame["dataset"]))
     parts = [
-        "Mean ± standard deviation over seeds. `[k/n]`: only k of n seeds have an answer; "
+        "Mean ± standard deviation over seeds. `[k/n]`: only k of n seeds have a value; "
         f"`{NOTHING}`: none has, see the notes.",
         "## Removing one cluster of every class",
-        "loss AUC: the loss attack, removed against unseen rows; the goal is where `retrain` "
-        "stands, neither 0 nor 0.5. gap: mean absolute distance from it, seed by seed. removed, "
-        "unseen: share of these rows that the shadow attack calls members. accuracy: of the test "
-        "rows, original: before. Seconds are read against retrain's in the same line.",
+        "loss AUC: the loss attack, removed against unseen rows; the goal is the value of "
+        "`retrain`, neither 0 nor 0.5. gap: mean absolute distance from that value, seed by seed. "
+        "removed, unseen: share of these rows that the shadow attack calls members. accuracy: on "
+        "the test rows; original: before the removal. Compare the seconds with retrain's in the "
+        "same line.",
     ]
     for dataset in datasets:
         parts += [f"### {dataset}", lined_up(*cluster_table(frame, dataset))]
