@@ -1,14 +1,16 @@
-"""Calibration: how far confidence is from accuracy, and ways to bring it back (Appendix E)."""
+"""Calibration: how far confidence is from accuracy, and ways to repair it (Appendix E).
+
+Notebooks and benchmarks import it.
+"""
 
 from puma.calibration.ece import Reliability, hard_ece, reliability
 from puma.calibration.measures import Calibration, measure, reliability_of
 from puma.calibration.repair import Groups, Repair, Step, calibrate_directly, patch
-from puma.calibration.search import Found, smallest_criterion
+from puma.calibration.search import smallest_criterion
 from puma.calibration.temperature import TemperatureScaled, fit_temperature, temperature_scaled
 
 __all__ = [
     "Calibration",
-    "Found",
     "Groups",
     "Reliability",
     "Repair",

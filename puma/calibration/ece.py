@@ -16,11 +16,14 @@ SUM_TOLERANCE = 1e-4
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Reliability:
-    """Confidence against accuracy, bin by bin.
+    """Confidence against accuracy, bin by bin; confidence is an example's largest probability.
 
-    edges: (bins + 1,) from 0 to 1; a bin holds its upper edge but not its lower one, and the
-    first holds 0 too. counts: (bins,) examples in each. confidence, accuracy: (bins,) means over
-    these, NaN where there are none. Confidence is the largest probability of an example.
+    Attributes:
+        edges: (bins + 1,) from 0 to 1. A bin holds its upper edge but not its lower one; the
+            first holds 0 too.
+        counts: (bins,) examples in each bin.
+        confidence: (bins,) means over these; NaN in empty bins.
+        accuracy: (bins,) likewise.
     """
 
     edges: np.ndarray
@@ -48,11 +51,15 @@ class Reliability:
 
 
 def reliability(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> Reliability:
-    """Of (n, classes) ``probabilities`` and (n,) ``labels``, in ``bins`` bins of equal width.
+    """Bin (n, classes) ``probabilities`` with their (n,) ``labels`` in ``bins`` equal bins.
 
     Guo et al. (2017) is the paper's reference for the error; the paper does not say how many
-    bins. Raises DataError for no examples, wrong shapes, labels without a column, and rows that
-    are not probabilities, such as logits; SettingsError for bins below 1.
+    bins.
+
+    Raises:
+        DataError: There are no examples, shapes are wrong, a label has no column, or rows are not
+            probabilities, such as logits.
+        SettingsError: ``bins`` is below 1.
     """
     if bins < 1:
         raise SettingsError(f"bins must be >= 1, got {bins}")
@@ -74,7 +81,7 @@ def reliability(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> Rel
 
 
 def hard_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> float:
-    """Expected calibration error, 0 to 1; arguments and errors as of :func:`reliability`."""
+    """Compute the expected calibration error, 0 to 1; see :func:`reliability`."""
     return reliability(probabilities, labels, bins=bins).ece
 
 

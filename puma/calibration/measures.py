@@ -1,4 +1,4 @@
-"""What is told of a model's calibration on given rows, before a repair and after it."""
+"""A model's calibration on given rows, before a repair and after it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from puma.models import predictions
 
 @dataclass(frozen=True)
 class Calibration:
-    """soft_ece: see :class:`puma.influence.SoftECE`. hard_ece: 0 to 1. accuracy: share of right
-    answers. loss: mean cross-entropy in nats."""
+    """A model's calibration on given rows.
+
+    Attributes:
+        soft_ece: See :class:`puma.influence.SoftECE`.
+        hard_ece: Between 0 and 1.
+        accuracy: Share of right predictions.
+        loss: Mean cross-entropy in nats.
+    """
 
     soft_ece: float
     hard_ece: float
@@ -25,7 +31,7 @@ class Calibration:
 
 
 def reliability_of(model: nn.Module, examples: Examples, *, bins: int = 15) -> Reliability:
-    """:func:`puma.calibration.reliability` of the model's answers to ``examples``.
+    """Bin the model's predictions for ``examples``; see :func:`puma.calibration.reliability`.
 
     The model is left as it was. Raises DataError when there are no examples.
     """
@@ -35,7 +41,7 @@ def reliability_of(model: nn.Module, examples: Examples, *, bins: int = 15) -> R
 
 
 def measure(model: nn.Module, criterion: SoftECE) -> Calibration:
-    """The model's calibration on the criterion's examples, with its number of bins.
+    """Measure the calibration on the criterion's examples, with its number of bins.
 
     The model is left as it was.
     """

@@ -33,18 +33,30 @@ class Groups(Protocol):
     """Rows of the training split that raise C, as long indices: S1, S2 and S3 of Appendix E."""
 
     @property
-    def over_confident(self) -> Tensor: ...
+    def over_confident(self) -> Tensor:
+        """S1, to be removed."""
+        ...
 
     @property
-    def over_uncertain(self) -> Tensor: ...
+    def over_uncertain(self) -> Tensor:
+        """S2, to be up-weighted."""
+        ...
 
     @property
-    def other_noise(self) -> Tensor: ...
+    def other_noise(self) -> Tensor:
+        """S3, to be removed."""
+        ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """dose: 0 when none lowered C. predicted, change: of C, to first order and measured."""
+    """One step of a repair.
+
+    Attributes:
+        dose: The step size τ; 0 when none lowered C.
+        predicted: The change of C to first order.
+        change: The measured change of C.
+    """
 
     dose: float
     predicted: float
@@ -55,8 +67,12 @@ class Step:
 class Repair:
     """A new model, the original untouched, and what the repair did on the criterion's rows.
 
-    model: in eval mode. before, after: on the rows that C was measured on; for others use
-    :func:`puma.calibration.measure`. steps: in their order; one that found no dose is the last.
+    Attributes:
+        model: In eval mode.
+        before: On the rows that C was measured on; for others use
+            :func:`puma.calibration.measure`.
+        after: Likewise.
+        steps: In their order; one that found no step size is the last.
     """
 
     model: nn.Module
@@ -87,29 +103,41 @@ def patch(
     l2: float = 1e-6,
     max_weight: float = 1.0,
 ) -> Repair:
-    """Appendix E: remove the over-confident rows and other noise, up-weight the over-uncertain.
+    """Remove the over-confident rows and other noise, up-weight the over-uncertain (Appendix E).
 
-    θ(τ) = θ + (τ/n)·H⁻¹(Σ_{S1∪S3} ∇L − Σ_{S2} λ∇L) (Eq. 11), H the ``curvature`` of the mean
-    training loss, by default Gauss-Newton with damping 0.1. C is ``criterion``; by default
-    SoftECE on the training rows, as in the paper. SoftECE(dataset.test) judges by rows that the
-    model has not learnt by heart, but then these can no longer tell what the repair is worth.
+    θ(τ) = θ + (τ/n)·H⁻¹(Σ_{S1∪S3} ∇L − Σ_{S2} λ∇L) (Eq. 11). The paper takes a fixed η <= 1e-4 on
+    sums, which is τ = η·n, and measures nothing: that is ``eta``. Without it, τ is the step size
+    up to ``max_dose`` with the smallest measured C within the two limits; 0 when none lowers C.
+    The loss alone is no limit: that of an over-confident model falls so far that it pays for wrong
+    predictions.
 
-    The paper takes a fixed η <= 1e-4 on sums, a dose of η·n, and measures nothing: that is
-    ``eta``. Without, τ is the dose up to ``max_dose`` with the smallest measured C among those
-    that cost the criterion's rows at most ``max_loss_rise`` nats of mean loss and
-    ``max_accuracy_loss`` of accuracy; 0 when none lowers C. The loss alone is no guard: that of an
-    over-confident model falls so far that it pays for wrong answers.
+    Args:
+        model: It is left as it was.
+        dataset: Its training rows are what ``groups`` names.
+        groups: S1, S2 and S3.
+        criterion: C; None takes SoftECE on the training rows, as in the paper. SoftECE on
+            ``dataset.test`` judges by rows that the model has not memorised, but then these can
+            no longer measure what the repair is worth.
+        reweighting: "solved" is Eq. 10 for ψ of this C. Eq. 10 makes S2 PRESERVE C: where its
+            weights reach that, C does not change to first order at all, and what the paper
+            reports as lower can only come from the higher orders. "one" is λ = 1. S2 is taken from
+            the rows of lowest ψ, and up-weighting a row of negative ψ raises C (Eq. 8), so any
+            λ > 0 gives away some of what the removal wins. "none", λ = 0, does not.
+        eta: A fixed step size on sums, in place of the search.
+        max_dose: The largest τ to try.
+        max_loss_rise: The most by which the mean loss of C's rows may rise, in nats.
+        max_accuracy_loss: The most by which their accuracy may fall.
+        curvature: H, of the mean training loss; None takes Gauss-Newton with damping 0.1.
+        solver: A name in :data:`puma.influence.SOLVERS`, a solver, or None for conjugate
+            gradients.
+        l1: Of Eq. 10.
+        l2: Of Eq. 10.
+        max_weight: |λ| is at most this.
 
-    reweighting: "solved" is Eq. 10, with ``l1``, ``l2`` and |λ| <= ``max_weight``, for ψ of this
-    C. Eq. 10 makes S2 PRESERVE C: where its weights reach that, C does not change to first order
-    at all, and what the paper reports as lower can only come from the higher orders. "one" is
-    λ = 1. S2, like S1 and S3, is taken from the rows of lowest ψ, and up-weighting a row of
-    negative ψ raises C (Eq. 8): any λ > 0 gives away some of what the removal wins. "none",
-    λ = 0, does not.
-
-    Raises DataError for groups that are empty, overlap or lie outside the training split;
-    SettingsError for an unknown reweighting or a limit that cannot be; SolverError when the solve
-    fails.
+    Raises:
+        DataError: The groups are empty, overlap, or lie outside the training split.
+        SettingsError: An unknown reweighting, or a limit that cannot be used.
+        SolverError: A solve fails.
     """
     if reweighting not in REWEIGHTINGS:
         raise SettingsError(
@@ -166,23 +194,31 @@ def calibrate_directly(
     curvature: Curvature | None = None,
     solver: str | Solver | None = None,
 ) -> Repair:
-    """Steps θ − τ·H⁻¹∇C that lower C itself, where PUMA's re-weighting preserves it.
+    """Lower C itself by steps θ − τ·H⁻¹∇C, where PUMA's re-weighting preserves it.
 
-    Not in the paper. H is the ``curvature`` of the mean loss of the training rows, by default
-    Gauss-Newton with damping 0.1: it turns ∇C towards what these rows mind least. Confident
-    answers have little curvature, and damping far above it stalls in a small linear model; lower
-    it there. Before every step C is differentiated anew; τ is the dose up to ``max_dose`` with
-    the smallest MEASURED C among those that keep the criterion's rows within ``max_loss_rise``
-    nats of the original's mean loss and within ``max_accuracy_loss`` of its accuracy. Without
-    the latter, C falls by spoiling answers: the loss of an over-confident model falls meanwhile,
-    and warns of nothing. It ends after ``steps`` steps, or with one that finds no dose to lower C.
+    Not in the paper. H turns ∇C towards what the training rows are least sensitive to. Confident
+    predictions have little curvature, and damping far above it stalls in a small linear model;
+    lower it there. C is differentiated anew before every step. τ is the step size up to
+    ``max_dose`` with the smallest MEASURED C within the two limits. Without the limit on accuracy,
+    C falls by spoiling predictions, while the loss of an over-confident model falls and gives no
+    warning. It ends after ``steps`` steps, or with one that finds no τ to lower C.
 
-    ``criterion``: by default SoftECE on the training rows. A network that fits these too well is
-    over-confident on others, so rows held out from the training are the better judge; what they
-    were used for they can no longer measure.
+    Args:
+        model: It is left as it was.
+        dataset: The training rows, or a Dataset with them.
+        criterion: C; None takes SoftECE on the training rows. A network that fits these too well
+            is over-confident on others, so held-out rows are the better judge; they can then no
+            longer measure the result.
+        steps: The most steps.
+        max_dose: The largest τ to try.
+        max_loss_rise: The most by which the mean loss of C's rows may rise, in nats.
+        max_accuracy_loss: The most by which their accuracy may fall.
+        curvature: H, of the mean training loss; None takes Gauss-Newton with damping 0.1.
+        solver: As of :func:`patch`.
 
-    Raises SettingsError for a limit that cannot be or steps below 1, SolverError when a solve
-    fails.
+    Raises:
+        SettingsError: A limit that cannot be used, or ``steps`` below 1.
+        SolverError: A solve fails.
     """
     if steps < 1:
         raise SettingsError(f"steps must be >= 1, got {steps}")
@@ -248,12 +284,11 @@ def _search(
     def at(dose: float) -> Tensor:
         return flat.vector + dose * direction
 
-    found = smallest_criterion(
+    return smallest_criterion(
         lambda dose: criterion.value(flat, at(dose)),
         lambda dose: guard.allows(flat, at(dose)),
         max_dose=max_dose,
     )
-    return found.dose, found.value
 
 
 def _repaired(
@@ -281,7 +316,7 @@ def _check_groups(removed: Tensor, raised: Tensor) -> None:
     both = int((removed & raised).sum())
     if both:
         raise DataError(
-            f"{both} rows are to be removed and up-weighted at once; ask the debugging for fewer "
+            f"{both} rows are to be removed and up-weighted at once; take the groups from fewer "
             "than half of the rows, so that none is both most and least confident"
         )
     if not (removed | raised).any():

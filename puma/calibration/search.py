@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from scipy.optimize import minimize_scalar
 
 from puma.errors import SettingsError
 
 HALVINGS = 24
-
-
-@dataclass(frozen=True)
-class Found:
-    """``dose`` is 0, and ``value`` that at 0, where nothing allowed is smaller."""
-
-    dose: float
-    value: float
-    evaluations: int
+REFINEMENTS = 12
 
 
 def smallest_criterion(
@@ -27,14 +18,19 @@ def smallest_criterion(
     allowed: Callable[[float], bool],
     *,
     max_dose: float,
-    refinements: int = 12,
-) -> Found:
-    """The dose in (0, ``max_dose``] with the smallest ``value`` among those ``allowed``, or 0.
+) -> tuple[float, float]:
+    """Find the step size in (0, ``max_dose``] with the smallest ``value`` that is ``allowed``.
 
-    max_dose and 24 halvings of it are tried, down to 6e-8 of it; then the surroundings of the
-    best, by scipy's bounded search in the dose's logarithm. Every dose that was tried counts, so
+    ``max_dose`` and 24 halvings of it are tried, down to 6e-8 of it; then the surroundings of the
+    best, by scipy's bounded search in the logarithm. Every step size that was tried counts, so
     the answer is never worse than the best of the halvings, however rugged the criterion is.
-    A value that is not finite is never taken. Raises SettingsError unless 0 < max_dose < inf.
+    A value that is not finite is never taken.
+
+    Returns:
+        The step size and the value there; 0 and the value at 0 where nothing allowed is smaller.
+
+    Raises:
+        SettingsError: Not 0 < ``max_dose`` < inf.
     """
     if not 0 < max_dose < math.inf:
         raise SettingsError(f"max_dose must be finite and > 0, got {max_dose}")
@@ -48,14 +44,14 @@ def smallest_criterion(
     for halving in range(HALVINGS + 1):
         attempt(max_dose / 2**halving)
     best = min(tried, key=lambda dose: tried[dose])
-    if best > 0 and refinements:
+    if best > 0:
         # scipy interpolates through what it sees, so what is forbidden needs a finite height.
         forbidden = max(reached for reached in tried.values() if math.isfinite(reached)) + 1
         minimize_scalar(
             lambda exponent: min(attempt(math.exp(exponent)), forbidden),
             bounds=(math.log(best / 2), math.log(min(2 * best, max_dose))),
             method="bounded",
-            options={"maxiter": refinements},
+            options={"maxiter": REFINEMENTS},
         )
         best = min(tried, key=lambda dose: tried[dose])
-    return Found(best, tried[best], evaluations=len(tried))
+    return best, tried[best]

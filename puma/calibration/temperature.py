@@ -24,7 +24,9 @@ class TemperatureScaled(nn.Module):
     """A copy of ``model`` whose logits are divided by ``temperature``, a buffer.
 
     Above 1 it is less confident. The most probable class, and so the accuracy, stays the same.
-    Raises SettingsError for a temperature that is not finite and > 0.
+
+    Raises:
+        SettingsError: ``temperature`` is not finite and > 0.
     """
 
     temperature: Tensor
@@ -45,12 +47,15 @@ class TemperatureScaled(nn.Module):
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The T > 0 at which the mean cross-entropy of (n, classes) ``logits``/T is smallest.
+    """Find the T > 0 at which the mean cross-entropy of (n, classes) ``logits``/T is smallest.
 
-    It has one minimum, being convex in 1/T. Raises DataError for wrong shapes or numbers that
-    are not finite, and where no T is best: when every label has the largest logit (the loss
-    falls all the way to T = 0), or the labels' logits are on average no larger than the others'
-    (it falls all the way to T = infinity).
+    There is one minimum: the loss is convex in 1/T.
+
+    Raises:
+        DataError: Wrong shapes, numbers that are not finite, or no T is best. That is so when
+            every label has the largest logit (the loss falls all the way to T = 0), or when the
+            labels' logits are on average no larger than the others' (it falls all the way to
+            T = infinity).
     """
     if logits.ndim != 2 or 0 in logits.shape or not torch.isfinite(logits).all():
         raise DataError(
@@ -87,10 +92,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def temperature_scaled(model: nn.Module, examples: Examples) -> TemperatureScaled:
-    """A copy of ``model`` with the temperature that is best on ``examples``, in its own mode.
+    """Copy ``model`` with the temperature that is best on ``examples``, in its own mode.
 
-    Which rows these are decides what it is worth: on training rows it learns how confident the
-    model is of what it knows by heart. Raises what :func:`fit_temperature` does.
+    Fit on held-out rows: on training rows the temperature shows how confident the model is of
+    what it has memorised. Raises what :func:`fit_temperature` raises.
     """
     require_examples(examples, "the temperature")
     fitted = fit_temperature(predictions.logits(model, examples.features), examples.labels)

@@ -1,4 +1,7 @@
-"""Influence: curvature, solvers, scores (psi, Eq. 9) and weights (lambda, Eq. 10)."""
+"""Influence: curvature, solvers, scores (ψ, Eq. 9) and weights (λ, Eq. 10).
+
+Removal, calibration, label errors and everything above them may import it.
+"""
 
 from puma.influence.criteria import (
     CRITERIA,
@@ -9,7 +12,6 @@ from puma.influence.criteria import (
     TrainingObjective,
 )
 from puma.influence.curvature import CURVATURES, Curvature, sampled
-from puma.influence.damping import Damping, damped, mean_eigenvalue, top_eigenvalue
 from puma.influence.derivatives import directional_derivatives, weighted_gradient
 from puma.influence.flat_model import FlatModel
 from puma.influence.gauss_newton import GaussNewton, MarginGaussNewton
@@ -40,7 +42,6 @@ __all__ = [
     "Criterion",
     "CriterionKind",
     "Curvature",
-    "Damping",
     "Dense",
     "FlatModel",
     "GaussNewton",
@@ -58,13 +59,10 @@ __all__ = [
     "Solver",
     "TrainingObjective",
     "Woodbury",
-    "damped",
     "directional_derivatives",
     "influence_scores",
-    "mean_eigenvalue",
     "resolve_solver",
     "reweight",
     "sampled",
-    "top_eigenvalue",
     "weighted_gradient",
 ]

@@ -9,11 +9,10 @@ import torch
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
-from puma.influence.damping import Damping, damped
 from puma.influence.flat_model import FlatModel, require_examples
 from puma.influence.gauss_newton import GaussNewton
 from puma.influence.gauss_newton_rows import GaussNewtonRows
-from puma.influence.operators import Hessian, LinearOperator, Shifted
+from puma.influence.operators import Hessian, LinearOperator, Shifted, require_damping
 
 CURVATURES: dict[str, Callable[[FlatModel, Examples], LinearOperator]] = {
     "gauss_newton": GaussNewton,
@@ -26,15 +25,20 @@ CURVATURES: dict[str, Callable[[FlatModel, Examples], LinearOperator]] = {
 class Curvature:
     """Settings of the matrix H of Eq. 9; ``operator`` makes the matrix.
 
-    kind: a name of CURVATURES. damping: a number, or a :class:`Damping` that is measured on the
-    operator itself. sample: take the mean over that many examples, drawn with ``seed``; None
-    takes all. To use the retained data only, pass only these to ``operator``.
+    To use the retained data only, pass only these to ``operator``.
 
-    Raises SettingsError for an unknown kind, a damping below 0, or a sample below one.
+    Attributes:
+        kind: A name in CURVATURES.
+        damping: Added to every eigenvalue, in nats per squared parameter unit.
+        sample: Take the mean over that many examples, drawn with ``seed``; None takes all.
+        seed: Of the sample.
+
+    Raises:
+        SettingsError: An unknown kind, a damping below 0, or a sample below one.
     """
 
     kind: str = "gauss_newton"
-    damping: float | Damping = 0.1
+    damping: float = 0.1
     sample: int | None = None
     seed: int = 0
 
@@ -43,23 +47,25 @@ class Curvature:
             raise SettingsError(
                 f"unknown curvature {self.kind!r}; choose one of {', '.join(sorted(CURVATURES))}"
             )
-        if not isinstance(self.damping, Damping):
-            Damping(self.damping)  # checks the number
+        require_damping(self.damping)
         if self.sample is not None:
             _require_positive(self.sample)
 
     def operator(self, flat: FlatModel, examples: Examples) -> Shifted:
-        """The damped p x p matrix at ``flat.vector``, in nats per squared parameter unit."""
+        """Make the damped p x p matrix at ``flat.vector``, in nats per squared parameter unit."""
         if self.sample is not None:
             examples = sampled(examples, self.sample, seed=self.seed)
-        return damped(CURVATURES[self.kind](flat, examples), self.damping)
+        return Shifted(CURVATURES[self.kind](flat, examples), self.damping)
 
 
 def sampled(examples: Examples, n: int, *, seed: int = 0) -> Examples:
-    """``n`` of the examples, uniformly without replacement, in their order; all if n >= theirs.
+    """Draw ``n`` of the examples without replacement and keep their order; all if n >= theirs.
 
-    The same seed draws the same rows, and the global random state is not used. Raises DataError
-    for no examples, SettingsError for n below one.
+    The same seed draws the same rows, and the global random state is not used.
+
+    Raises:
+        DataError: There are no examples.
+        SettingsError: n is below one.
     """
     _require_positive(n)
     require_examples(examples, "a sample")

@@ -22,11 +22,13 @@ with warnings.catch_warnings():
 def weighted_gradient(
     flat: FlatModel, examples: Examples, weights: Tensor, *, batch_size: int | None = None
 ) -> Tensor:
-    """(p,) Σ_i weights_i ∇L_i at ``flat.vector``: one backward pass a batch.
+    """(p,) Σ_i weights_i ∇L_i at ``flat.vector``: one backward pass per batch.
 
-    ``weights`` is (n,). With ones on a set this is the sum V of Algorithm 1; examples of
-    weight 0 are skipped. Unit: nats per parameter unit. Raises DataError when ``weights`` does
-    not have one finite number per example.
+    With ones on a set this is the sum V of Algorithm 1. Examples of weight 0 are skipped. Unit:
+    nats per parameter unit.
+
+    Raises:
+        DataError: ``weights`` is not one finite number per example, (n,).
     """
     if weights.shape != (len(examples),) or not torch.isfinite(weights).all():
         raise DataError(
@@ -52,9 +54,11 @@ def directional_derivatives(
 ) -> Tensor:
     """(n,) d/dε L_i(θ + ε·direction) at ε = 0, which is ∇L_i · direction, for every example.
 
-    One forward-mode pass a batch; no per-example gradient is formed, so memory does not grow
+    One forward-mode pass per batch; no per-example gradient is formed, so memory does not grow
     with n. Positive: a step along ``direction`` raises that example's loss. Unit: nats.
-    Raises DataError when ``direction`` is not (p,).
+
+    Raises:
+        DataError: ``direction`` is not (p,).
     """
     vector = flat.vector
     if direction.shape != vector.shape:

@@ -20,14 +20,15 @@ CONVOLUTIONAL_BATCH_SIZE = 32
 
 
 class FlatModel:
-    """θ -> logits and per-example losses, dropout off and batch statistics frozen.
+    """The map θ -> logits and per-example losses, dropout off and batch statistics frozen.
 
     The vector holds every parameter that requires a gradient, in the order of
-    ``model.named_parameters()``; a tied weight appears once, a frozen one not at all. All work
-    is done on a private copy, so the model's mode, buffers, gradients and flags cannot change.
+    ``model.named_parameters()``. A tied weight appears once, a frozen one not at all. All work is
+    done on a private copy, so the model's mode, buffers, gradients and flags cannot change.
 
-    Raises ModelError for a model without trainable parameters, with several dtypes, or with a
-    BatchNorm that has no running statistics and so makes examples depend on each other.
+    Raises:
+        ModelError: The model has no trainable parameters, parameters of several dtypes, or a
+            BatchNorm without running statistics, which makes examples depend on each other.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -81,10 +82,12 @@ class FlatModel:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the trainable parameters."""
         return self._vector.dtype
 
     @property
     def device(self) -> torch.device:
+        """Where the trainable parameters live."""
         return self._vector.device
 
     @property
@@ -104,7 +107,10 @@ class FlatModel:
     def logits(self, vector: Tensor, features: Tensor) -> Tensor:
         """(B, classes) unnormalised log-probabilities at ``vector`` (p,).
 
-        Pure: works under every ``torch.func`` transform. Raises ModelError for another shape.
+        Pure: works under every ``torch.func`` transform.
+
+        Raises:
+            ModelError: The output has another shape.
         """
         values = self._parameters(vector)
         tensors = {holder: values[name] for holder, name in self._holders.items()}
@@ -122,7 +128,7 @@ class FlatModel:
         return cross_entropy(self.logits(vector, features), labels, reduction="none")
 
     def module(self, vector: Tensor) -> nn.Module:
-        """A new module in eval mode: the original with its trainable parameters from ``vector``."""
+        """Copy the model in eval mode, with its trainable parameters from ``vector`` (p,)."""
         edited = copy.deepcopy(self._model)
         parameters = dict(edited.named_parameters())
         with torch.no_grad():
@@ -149,13 +155,19 @@ def batches(
     *,
     rows: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(features, labels) of ``examples``, in order; the last batch may be smaller.
+    """Return the (features, labels) of ``examples`` in order; the last batch may be smaller.
 
-    ``batch_size`` None: the model's own, smaller for convolutional networks. ``rows``: (m,) long
-    indices of those that are wanted; None is all. One batch is copied at a time.
+    One batch is copied at a time.
 
-    Raises SettingsError for a batch size below one, DataError for features of another dtype
-    than the parameters.
+    Args:
+        flat: The model; it decides the default batch size and the dtype.
+        examples: The data.
+        batch_size: None takes the model's own, which is smaller for convolutional networks.
+        rows: (m,) long indices of the examples that are wanted; None takes all.
+
+    Raises:
+        SettingsError: ``batch_size`` is below one.
+        DataError: The features have another dtype than the parameters.
     """
     batch_size = flat.batch_size if batch_size is None else batch_size
     if batch_size < 1:
@@ -177,7 +189,7 @@ def batches(
 
 
 def require_deterministic(flat: FlatModel, examples: Examples) -> None:
-    """Raise ModelError when the model answers the same examples in two ways.
+    """Raise ModelError when two passes over the same examples give different logits.
 
     Eval mode silences nn.Dropout, but not ``functional.dropout(x)`` in a ``forward``. The global
     random state is left as it was.

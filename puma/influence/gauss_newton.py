@@ -1,4 +1,4 @@
-"""Curvature JᵀMJ by products: J the Jacobian of what the model says, M a curvature of that."""
+"""Curvature JᵀMJ by products: J the Jacobian of the model's outputs, M a curvature in these."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class _OverOutputs(ABC):
         return total / len(self.examples)
 
     def over(self, rows: Tensor) -> LinearOperator:
+        """The mean over the examples at ``rows`` only."""
         return Restricted(self.flat, self.examples.subset(rows), self._sum)
 
     @abstractmethod
@@ -57,7 +58,7 @@ class _OverOutputs(ABC):
 
     @abstractmethod
     def _curvature(self, output: Tensor) -> Product:
-        """tangent -> M tangent, both of the shape of ``output``, at which M is taken."""
+        """Return the map tangent -> M tangent, with M taken at ``output``; all of its shape."""
 
     @cached_property
     def _products(self) -> list[Product]:
@@ -126,15 +127,24 @@ class GaussNewton(_OverOutputs):
 
     G = (1/n) Σ_i J_iᵀ (diag(p_i) − p_i p_iᵀ) J_i, with J_i the Jacobian of the logits and p_i
     the predicted probabilities. It stands for the Hessian of Eq. 9: it is positive
-    semi-definite, equal to it for a model that is linear in θ, and free of the negative
+    semi-definite, equal to the Hessian for a model that is linear in θ, and free of the negative
     curvature that a ReLU network's Hessian has. Unit: nats per squared parameter unit.
 
-    ``cache_bytes``: how much memory may hold linearised batches; each product is then two
-    backward passes over stored activations instead of two forward and one backward. What
-    exceeds it is recomputed in every product; 0 recomputes all. Filled by the first product.
+    Products are our own: with stored activations they take a fifth to a quarter of the time of
+    curvlinops', measured on an MLP of 6,274 and a CNN of 8,674 parameters.
 
-    Raises DataError for no examples, SettingsError for a bad batch size or cache, ModelError
-    for a model that is random in eval mode.
+    Args:
+        flat: The model.
+        examples: What the mean is over.
+        batch_size: Of the passes; None takes the model's own.
+        cache_bytes: How much memory may hold linearised batches. Each product is then two
+            backward passes over stored activations instead of two forward and one backward. What
+            exceeds it is recomputed in every product; 0 recomputes all.
+
+    Raises:
+        DataError: There are no examples.
+        SettingsError: A bad batch size or cache.
+        ModelError: The model is random in eval mode.
     """
 
     _purpose = "the Gauss-Newton matrix"
@@ -156,9 +166,10 @@ class GaussNewton(_OverOutputs):
 class MarginGaussNewton(_OverOutputs):
     """(1/n) Σ_i ∇m_i ∇m_iᵀ, with m_i the logit margin of example i's label.
 
-    The Gauss-Newton matrix of half the mean squared distance of the margins from whatever
-    goals. Unlike that of the cross-entropy it does not fade for rows that the model is sure of.
-    Unit: squared logits per squared parameter unit. Settings and errors: :class:`GaussNewton`.
+    This is the Gauss-Newton matrix of half the mean squared distance of the margins from any
+    targets. Unlike that of the cross-entropy it does not vanish for rows of which the model is
+    certain. Unit: squared logits per squared parameter unit. Settings and errors are those of
+    :class:`GaussNewton`.
     """
 
     _purpose = "the curvature of the margins"

@@ -12,7 +12,6 @@ from puma.errors import ModelError, SettingsError, SolverError
 from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
 from puma.influence.layer_gradients import LayerRows
 
-EIGENVECTORS = ("sampled", "all")
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
 TRACE_POWER = 0.75
 
@@ -20,24 +19,31 @@ TRACE_POWER = 0.75
 class GaussNewtonRows:
     """The Gauss-Newton matrix of the mean cross-entropy as AᵀA, A of at most ``rows`` rows.
 
-    Each row is a_i = w_i·J_iᵀu: J_i the Jacobian of example i's logits, u an eigenvector of its
-    output Hessian diag(p_i) − p_i p_iᵀ, scaled so that all rows of all examples give the matrix
-    of :class:`GaussNewton` exactly. If these, n·(classes − 1), are no more than ``rows``, all are
-    taken and AᵀA IS that matrix (``exact``); otherwise it is an unbiased estimate of it:
+    Each row is a_i = w_i·J_iᵀu. J_i is the Jacobian of example i's logits and u an eigenvector of
+    the Hessian in its logits, diag(p_i) − p_i p_iᵀ, scaled so that all rows of all examples give
+    the matrix of :class:`GaussNewton` exactly. If these, n·(classes − 1), are no more than
+    ``rows``, all are taken and AᵀA IS that matrix (``exact``). Otherwise it is an unbiased
+    estimate: examples are drawn by systematic sampling with probability ∝ trace^0.75, the trace
+    being that of the Hessian in the logits; each gives one eigenvector, drawn with probability
+    ∝ its eigenvalue; the weights w_i undo the preference.
 
-    - examples are drawn by systematic sampling with probability ∝ trace^0.75, the trace being
-      that of the output Hessian; the weights w_i undo the preference.
-    - eigenvectors="sampled": one per drawn example, with probability ∝ its eigenvalue; "all":
-      every eigenvector of fewer examples, rows/(classes − 1).
-
-    rows: None takes all, however many. seed: of the draws; the global random state is not used.
-    batch_size: of the passes, None for the model's own. max_bytes: the memory for A and AAᵀ.
     The model may have trainable parameters in Linear, Conv2d and BatchNorm layers only. A is
-    computed at its first use and kept.
+    computed at its first use and kept. Unit: nats per squared parameter unit.
 
-    Raises DataError for no examples, SettingsError for settings that cannot be, SolverError for
-    more memory than ``max_bytes``, ModelError for other layers, for parameters used outside of
-    their layer, and for a model that is random in eval mode.
+    Args:
+        flat: The model.
+        examples: What the mean is over.
+        rows: The most rows; None takes all, however many.
+        seed: Of the draws; the global random state is not used.
+        batch_size: Of the passes; None takes the model's own.
+        max_bytes: The memory for A and AAᵀ.
+
+    Raises:
+        DataError: There are no examples.
+        SettingsError: A setting cannot be used.
+        SolverError: The rows need more memory than ``max_bytes``.
+        ModelError: Another layer is trainable, a parameter is used outside of its layer, or the
+            model is random in eval mode.
     """
 
     def __init__(
@@ -46,12 +52,11 @@ class GaussNewtonRows:
         examples: Examples,
         *,
         rows: int | None = 1024,
-        eigenvectors: str = "sampled",
         seed: int = 0,
         batch_size: int | None = None,
         max_bytes: int = 2**30,
     ) -> None:
-        check_rows(rows, eigenvectors, max_bytes)
+        check_rows(rows, max_bytes)
         require_examples(examples, "the Gauss-Newton matrix")
         batches(flat, examples, batch_size)
         require_deterministic(flat, examples)
@@ -62,12 +67,8 @@ class GaussNewtonRows:
             each = flat.logits(flat.vector, probe.features).shape[1] - 1
         whole = len(examples) * each
         self.exact = rows is None or whole <= rows
-        self._each = each if self.exact or eigenvectors == "all" else 1
-        self._drawn = len(examples) if rows is None or self.exact else rows // max(1, self._each)
-        if self._drawn == 0:
-            raise SettingsError(
-                f"rows must be >= {each} to hold all eigenvectors of one example, got {rows}"
-            )
+        self._each = each if self.exact else 1
+        self._drawn = len(examples) if rows is None or self.exact else rows
         self._require_memory(max_bytes)
 
     def __matmul__(self, vector: Tensor) -> Tensor:
@@ -163,14 +164,10 @@ class GaussNewtonRows:
             )
 
 
-def check_rows(rows: int | None, eigenvectors: str, max_bytes: int) -> None:
+def check_rows(rows: int | None, max_bytes: int) -> None:
     """Raise SettingsError for settings that no :class:`GaussNewtonRows` can have."""
     if rows is not None and rows < 1:
         raise SettingsError(f"rows must be >= 1, or None for all, got {rows}")
-    if eigenvectors not in EIGENVECTORS:
-        raise SettingsError(
-            f"eigenvectors must be one of {', '.join(EIGENVECTORS)}, got {eigenvectors!r}"
-        )
     if max_bytes < 1:
         raise SettingsError(f"max_bytes must be >= 1, got {max_bytes}")
 

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from puma.data.base import Dataset, Examples
 from puma.influence.criteria import Criterion, MeanLoss
 from puma.influence.curvature import Curvature
-from puma.influence.damping import Damping
 from puma.influence.derivatives import directional_derivatives
 from puma.influence.flat_model import FlatModel
 from puma.influence.solvers import Solver, resolve_solver
@@ -19,28 +18,37 @@ def influence_scores(
     *,
     criterion: Criterion | None = None,
     solver: str | Solver | None = None,
-    damping: float | Damping = 0.1,
+    damping: float = 0.1,
     curvature: str = "gauss_newton",
     sample: int | None = None,
     seed: int = 0,
 ) -> Tensor:
     """(n,) ψ_i = hᵀ∇L_i with h = H⁻¹∇C, for every training example, in their order (Eq. 9).
 
-    H is the ``curvature`` of the mean training loss plus ``damping``·I: "gauss_newton", or the
-    exact "hessian", which needs damping above its negative eigenvalues, or "gauss_newton_rows".
-    ``damping`` is a number or a :class:`Damping` relative to H's own eigenvalues. With ``sample``
-    the curvature, not the scores, is taken over that many examples, drawn with ``seed``. The
-    criterion defaults to the mean training loss.
-
     Sign: up-weighting example i by ε/n changes C by −(ε/n)·ψ_i to first order (Eq. 8), and
-    leaving it out by +ψ_i/n; the most negative ψ belong to the most harmful examples.
+    leaving it out by +ψ_i/n. The most negative ψ belong to the most harmful examples.
     Unit: that of C times nats per unit of curvature, so ψ/n has the unit of C.
 
     Beware of a criterion that IS the training objective: at its optimum ∇C = 0 and ψ is noise.
     Judge by held-out examples then: ``MeanLoss(dataset.test)``.
 
-    ``model`` is left untouched. Raises DataError for no examples, SettingsError for a damping
-    below 0, an unknown solver or curvature, or a bad sample, SolverError when the solve fails.
+    Args:
+        model: It is left as it was.
+        dataset: The training examples, or a Dataset with them.
+        criterion: C; None takes the mean training loss.
+        solver: A name in :data:`puma.influence.SOLVERS`, a solver, or None for conjugate
+            gradients.
+        damping: Added to every eigenvalue of H, in nats per squared parameter unit.
+        curvature: H is this curvature of the mean training loss: "gauss_newton",
+            "gauss_newton_rows", or the exact "hessian", which needs damping above minus its
+            lowest eigenvalue.
+        sample: Take the curvature, not the scores, over that many examples; None takes all.
+        seed: Of that sample.
+
+    Raises:
+        DataError: There are no examples.
+        SettingsError: A damping below 0, an unknown solver or curvature, or a bad sample.
+        SolverError: The solve fails.
     """
     examples = dataset.train if isinstance(dataset, Dataset) else dataset
     flat = FlatModel(model)

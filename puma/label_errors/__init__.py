@@ -1,4 +1,7 @@
-"""Finding mislabelled training rows. A new ranker is one file and one row of this table."""
+"""Finding mislabelled training rows; plots, workflows and commands may import it.
+
+A new ranker is one file and one row of RANKERS.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ RANKERS: dict[str, type[Ranker]] = {
 
 
 def resolve_ranker(ranker: str | Ranker) -> Ranker:
-    """The ranker itself: by its name in RANKERS with its default settings, or as given.
+    """Return a ranker by its name in RANKERS with its default settings, or as given.
 
-    Raises SettingsError for an unknown name.
+    Raises:
+        SettingsError: Unknown name.
     """
     if not isinstance(ranker, str):
         return ranker

@@ -12,13 +12,16 @@ from puma.errors import DataError, SettingsError
 def found_curve(suspicion: Tensor, flipped: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """(share of rows inspected, share of the wrong labels found), each (n + 1,) from 0 to 1.
 
-    Rows are inspected from the most suspect down. Among rows of equal suspicion the order is
-    open: the curve is the mean over all of their orders, a straight line, so that neither the
-    order of the rows nor a constant score gains anything. The paper's figure of label flips.
+    Rows are inspected from the most suspect down: the paper's figure of label flips. Among rows
+    of equal suspicion the curve is the mean over all of their orders, a straight line, so that
+    neither the order of the rows nor a constant score gains anything.
 
-    suspicion: (n,) finite numbers, higher is more suspect. flipped: (n,) bool.
-    Raises DataError when they do not fit each other, suspicion is not finite, or no row is
-    flipped.
+    Args:
+        suspicion: (n,) finite numbers, higher is more suspect.
+        flipped: (n,) bool, True where the label is wrong.
+
+    Raises:
+        DataError: The two do not fit each other, suspicion is not finite, or no row is flipped.
     """
     scores, wrong = _checked(suspicion, flipped)
     order = np.argsort(-scores, kind="stable")
@@ -34,7 +37,10 @@ def found_at(suspicion: Tensor, flipped: Tensor, share: float = 0.1) -> float:
     """Expected share of the wrong labels found in the ``share`` most suspect rows, in [0, 1].
 
     Linear between whole numbers of rows: half a row is one that is inspected half the time.
-    Raises SettingsError for a share outside [0, 1], else what :func:`found_curve` does.
+
+    Raises:
+        SettingsError: A share outside [0, 1].
+        DataError: What :func:`found_curve` refuses.
     """
     if not 0 <= share <= 1:
         raise SettingsError(f"share must be between 0 and 1, got {share}")

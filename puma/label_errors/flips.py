@@ -12,16 +12,19 @@ from puma.errors import DataError, SettingsError
 def flip_labels(
     examples: Examples, fraction: float, *, n_classes: int, seed: int
 ) -> tuple[Examples, Tensor]:
-    """(the examples with wrong labels, (n,) bool mask of the rows that have them).
+    """Give some rows wrong labels, drawn with ``seed``.
 
-    round(``fraction``·n) rows, drawn uniformly without replacement with ``seed``; each gets
-    another class than its own, uniformly among the ``n_classes`` − 1 others. Features, ids and
-    order stay. The global random state is not used.
+    round(``fraction``·n) rows are drawn uniformly without replacement. Each gets another class
+    than its own, uniformly among the ``n_classes`` − 1 others. Features, ids and order stay. The
+    global random state is not used. The paper flips a tenth of the training labels (Corrupted
+    Sample Discovery).
 
-    The paper flips a tenth of the training labels (Corrupted Sample Discovery).
+    Returns:
+        The examples with wrong labels, and an (n,) bool mask of the rows that have them.
 
-    Raises SettingsError for a fraction outside [0, 1] or fewer than 2 classes, DataError for a
-    label beyond the classes.
+    Raises:
+        SettingsError: A fraction outside [0, 1], or fewer than 2 classes.
+        DataError: A label is not below ``n_classes``.
     """
     if not 0 <= fraction <= 1:
         raise SettingsError(f"fraction must be between 0 and 1, got {fraction}")

@@ -14,10 +14,10 @@ from puma.models.predictions import losses
 
 @dataclass(frozen=True)
 class Loss:
-    """Suspect is what the model fits worst: the row's own cross-entropy, in nats.
+    """The row's own cross-entropy in nats: what the model fits worst is most suspect.
 
-    No derivative, one forward pass. The paper does not compare with it; a method that does not
-    beat it has shown nothing. A model that has memorised its rows has no losses left to tell.
+    No derivative, one forward pass. The paper does not compare with it. A method that does not
+    beat it has shown nothing. A model that has memorised its rows has no losses left to rank by.
     """
 
     name: ClassVar[str] = "loss"

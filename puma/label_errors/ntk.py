@@ -18,16 +18,20 @@ from puma.label_errors.weak_signal import signal_strength, warn_if_weak
 
 @dataclass(frozen=True)
 class NTK:
-    """−∇C·∇L_i, with no H⁻¹ between: what one step of gradient descent on row i does to C.
+    """−∇C·∇L_i, without H⁻¹: what one step of gradient descent on row i does to C.
 
-    Positive: a small step that lowers row i's loss raises C. criterion, weight_decay and check
-    are those of :class:`~puma.label_errors.psi.Psi`; the check costs 8 gradients.
+    Positive: a small step that lowers row i's loss raises C.
 
-    per_example_gradients: form every ∇L_i by a backward pass of its own, as the paper's timings
-    of this method suggest that it did. The scores are the same to round-off, so use it only to
-    compare runtimes: the default is one forward-mode pass along ∇C.
+    Attributes:
+        criterion: As of :class:`~puma.label_errors.psi.Psi`.
+        weight_decay: As of Psi.
+        per_example_gradients: Form every ∇L_i by a backward pass of its own, as the paper's
+            timings of this method suggest that it did. The scores are the same to round-off, so
+            this only serves to compare runtimes. The default is one forward-mode pass along ∇C.
+        check: As of Psi; it costs 8 gradients.
 
-    Raises SettingsError for settings that cannot be.
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     name: ClassVar[str] = "ntk"

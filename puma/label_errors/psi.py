@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from puma.data.base import Dataset
 from puma.influence import (
     Curvature,
-    Damping,
     FlatModel,
     Solver,
     influence_scores,
@@ -50,7 +49,7 @@ class Psi:
     name: ClassVar[str] = "psi"
 
     criterion: str = "validation_loss"
-    damping: float | Damping = 0.1
+    damping: float = 0.1
     curvature: str = "gauss_newton"
     weight_decay: float = 0.0
     solver: str | Solver | None = None

@@ -12,7 +12,14 @@ from puma.errors import DataError
 
 
 class Ranker(Protocol):
-    """Orders the training rows by how likely their labels are wrong."""
+    """Orders the training rows by how likely their labels are wrong.
+
+    A ranker that measures harm to a criterion has the fields ``criterion``, a name in
+    :data:`puma.influence.CRITERIA`, and ``weight_decay``, what the model was trained with.
+
+    Attributes:
+        name: Its name in :data:`puma.label_errors.RANKERS`.
+    """
 
     name: ClassVar[str]
 

@@ -27,9 +27,12 @@ POLISHING_STEPS = 10
 class Representation:
     """The refitted last layer: logits of row t = Σ_i ``alpha``_i · (f_iᵀf_t).
 
-    features: (n, d) f_i, what enters the last layer, with a 1 appended if that has a bias.
-    alpha: (n, classes) α_i = −(1/(2·regularisation·n))·∂L_i/∂logits_i. weights: (classes, d) the
-    layer itself, Σ_i α_i f_iᵀ at its optimum. All in double precision.
+    All in double precision.
+
+    Attributes:
+        features: (n, d) f_i, the input of the last layer, with a 1 appended if that has a bias.
+        alpha: (n, classes) α_i = −(1/(2·regularisation·n))·∂L_i/∂logits_i.
+        weights: (classes, d) the layer itself, Σ_i α_i f_iᵀ at its optimum.
     """
 
     features: Tensor
@@ -44,17 +47,22 @@ class Representer:
     The last linear layer is refitted to the training labels on the features f_i below it, with
     an L2 penalty: min_W mean_i CE(W f_i, y_i) + ``regularisation``·‖W‖². Where its gradient is 0,
     W = Σ_i α_i f_iᵀ with α_i = −(1/(2·regularisation·n))·∂L_i/∂logits_i (their Theorem 3.1), so
-    α_{i,c} is the weight with which row i speaks for class c: its global importance. To debug,
-    Yeh et al. look first at large |α_{i,y_i}| of the label y_i that the row was given.
+    α_{i,c} is the weight of row i for class c: its global importance. To find wrong labels, Yeh
+    et al. look first at large |α_{i,y_i}| of the label y_i that the row was given.
 
     That is (1 − p(y_i|x_i))/(2·regularisation·n) of the REFITTED layer: the order is the one of
     its cross-entropy, so expect no more of this ranker than of ``Loss`` on a regularised model.
 
-    A bias becomes the weight of a constant feature 1 and is penalised too, without which the
-    theorem does not hold. scipy's L-BFGS, of ``max_iterations`` at most, and a few Newton steps
-    replace their hand-made line search; ``tolerance`` is on the gradient's largest entry.
+    A bias becomes the weight of a constant feature 1 and is penalised too; without that the
+    theorem does not hold. scipy's L-BFGS and a few Newton steps replace their line search.
 
-    Raises SettingsError for settings that cannot be.
+    Attributes:
+        regularisation: Of the refit.
+        tolerance: On the largest entry of the refit's gradient.
+        max_iterations: Of L-BFGS.
+
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     name: ClassVar[str] = "representer"
@@ -78,7 +86,7 @@ class Representer:
         *,
         progress: bool = False,  # noqa: ARG002
     ) -> Tensor:
-        """(n,) |α_{i,y_i}|, in logits per squared feature unit. Raises what ``represent`` does."""
+        """(n,) |α_{i,y_i}| in logits per squared feature unit; raises what ``represent`` does."""
         alpha = self.represent(model, dataset.train).alpha
         own = alpha[torch.arange(len(alpha)), dataset.train.labels.cpu()]
         return as_suspicion(own.abs(), self.name)
@@ -86,9 +94,10 @@ class Representer:
     def represent(self, model: nn.Module, examples: Examples) -> Representation:
         """Refit the last layer on ``examples``; ``model`` is left as it was.
 
-        Raises ModelError for a model whose logits are not the output of an nn.Linear, SolverError
-        when the fit does not reach ``tolerance``, DataError for features that are not finite or
-        a label that the layer has no output for.
+        Raises:
+            ModelError: The model's logits are not the output of an nn.Linear.
+            SolverError: The fit does not reach ``tolerance``.
+            DataError: Features are not finite, or the layer has no output for a label.
         """
         features, classes = _features(model, examples)
         labels = examples.labels.cpu().numpy()

@@ -15,18 +15,17 @@ from puma.data.base import Dataset, Examples
 from puma.errors import SettingsError, SolverError
 from puma.influence import (
     ConjugateGradients,
-    Damping,
     FlatModel,
     GaussNewton,
     GaussNewtonRows,
     Shifted,
     weighted_gradient,
 )
-from puma.influence.solvers.cholesky import materialise
-from puma.label_errors.gradients import CHUNK_BYTES, chunk, gradient_rows, require_how
+from puma.influence.operators import require_damping
+from puma.label_errors.gradients import CHUNK_BYTES, chunk, gradient_rows
 from puma.label_errors.ranker import as_suspicion
 
-METHODS = ("auto", "parameters", "examples", "cg")
+METHODS = ("auto", "cg")
 Quadratic = Callable[[Tensor], Tensor]
 
 
@@ -34,46 +33,40 @@ Quadratic = Callable[[Tensor], Tensor]
 class SelfInfluence:
     """g_iᵀH⁻¹g_i with g_i = ∇L_i and H the Gauss-Newton matrix G of the mean loss + damping·I.
 
-    Koh and Liang (2017): up-weighting row i by ε/n lowers its own loss by (ε/n) times this, so a
+    Up-weighting row i by ε/n lowers its own loss by (ε/n) times this (Koh and Liang, 2017), so a
     row that only its own presence explains has a large one. Never negative. The paper solves one
-    system a row; all rows share one matrix, and one factorisation of it serves them all.
+    system per row. But all rows share one matrix, and one factorisation of it serves them all:
 
-    method:
-
-    - "parameters": G is written down, p x p, and factorised. Time ~ n·p² + p³.
-    - "examples": G = AᵀA with N = n·(classes − 1) rows, so that by Woodbury's identity
+    - With p parameters and N = n·(classes − 1) >= p, G is written down, p x p, and factorised.
+      Time ~ n·p² + p³.
+    - Otherwise G = AᵀA with N rows, and by Woodbury's identity
       gᵀH⁻¹g = (‖g‖² − ‖K⁻¹ᐟ²Ag‖²)/damping with K = AAᵀ + damping·I, N x N. Time ~ N²·p + N³.
-      Its difference loses as many digits as damping is below G's eigenvalues.
-    - "auto": the first when p <= N, the size of the matrix, else the second.
-    - "cg": conjugate gradients row by row to ``tolerance``; slow, for comparison.
+      The difference loses as many digits as damping is below G's eigenvalues.
 
-    All in double precision, whatever the model's own. gradients: "layers" forms the rows by the
-    rules of Linear, Conv2d and BatchNorm; "vmap" by torch.func for models with other layers, and
-    G by p products then ("examples" needs "layers").
-    damping: a number, or relative to G's eigenvalues. max_bytes: the memory for the matrices.
+    All in double precision, whatever the model's own.
 
-    Raises SettingsError for settings that cannot be.
+    Attributes:
+        damping: Added to every eigenvalue of G, in nats per squared parameter unit.
+        method: "auto" as above, for models whose trainable layers are Linear, Conv2d and
+            BatchNorm. "cg" is conjugate gradients row by row: slow, for any layers.
+        tolerance: Of the conjugate gradients.
+        max_bytes: The memory for the matrices.
+
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     name: ClassVar[str] = "self_influence"
 
-    damping: float | Damping = 0.1
+    damping: float = 0.1
     method: str = "auto"
-    gradients: str = "layers"
     tolerance: float = 1e-6
     max_bytes: int = 2**31
 
     def __post_init__(self) -> None:
-        if not isinstance(self.damping, Damping):
-            Damping(self.damping)  # checks the number
+        require_damping(self.damping)
         if self.method not in METHODS:
             raise SettingsError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
-        require_how(self.gradients)
-        if self.method == "examples" and self.gradients == "vmap":
-            raise SettingsError(
-                "method 'examples' needs gradients 'layers'; use method 'parameters' or 'cg' for "
-                "a model with other layers"
-            )
         ConjugateGradients(tolerance=self.tolerance)  # checks the number
         if self.max_bytes < 1:
             raise SettingsError(f"max_bytes must be >= 1, got {self.max_bytes}")
@@ -81,62 +74,53 @@ class SelfInfluence:
     def suspicion(self, model: nn.Module, dataset: Dataset, *, progress: bool = False) -> Tensor:
         """(n,) g_iᵀH⁻¹g_i, in nats.
 
-        Raises SolverError for matrices beyond ``max_bytes`` and for an H that is not positive
-        definite; ModelError for layers that ``gradients`` does not know.
+        Raises:
+            SolverError: The matrices are beyond ``max_bytes``, or H is not positive definite.
+            ModelError: "auto" does not know a layer.
         """
         flat = FlatModel(copy.deepcopy(model).double())
         examples = dataset.train
         examples = Examples(examples.features.double(), examples.labels, examples.subject_ids)
-        damping = self.damping if isinstance(self.damping, Damping) else Damping(self.damping)
-        shift = damping.resolve(GaussNewton(flat, examples))
         with tqdm(
             total=len(examples), desc=self.name, unit="row", disable=not progress, mininterval=2
         ) as bar:
-            return as_suspicion(self._scores(flat, examples, shift, bar), self.name)
+            return as_suspicion(self._scores(flat, examples, bar), self.name)
 
-    def _scores(self, flat: FlatModel, examples: Examples, shift: float, bar: tqdm) -> Tensor:
+    def _scores(self, flat: FlatModel, examples: Examples, bar: tqdm) -> Tensor:
         if self.method == "cg":
-            return _by_cg(flat, examples, shift, self.tolerance, bar)
+            return _by_cg(flat, examples, self.damping, self.tolerance, bar)
         with torch.no_grad():
             each = flat.logits(flat.vector, examples.features[:1]).shape[1] - 1
-        quadratic = self._prepared(flat, examples, shift, each)
+        quadratic = self._prepared(flat, examples, each)
         parts = []
-        for rows in gradient_rows(flat, examples, how=self.gradients):
+        for rows in gradient_rows(flat, examples):
             parts.append(quadratic(rows))
             bar.update(len(rows))
         return torch.cat(parts)
 
-    def _prepared(self, flat: FlatModel, examples: Examples, shift: float, each: int) -> Quadratic:
+    def _prepared(self, flat: FlatModel, examples: Examples, each: int) -> Quadratic:
         """The map (B, p) gradients -> (B,) gᵀH⁻¹g."""
         count, p = len(examples) * each, flat.size
-        by_parameters = p <= count or self.gradients == "vmap"
-        method = self.method
-        if method == "auto":
-            method = "parameters" if by_parameters else "examples"
-        numbers = 2 * p * p if method == "parameters" else count * p + 2 * count * count
+        by_parameters = p <= count
+        numbers = 2 * p * p if by_parameters else count * p + 2 * count * count
         needed = 8 * numbers + 3 * CHUNK_BYTES
         if needed > self.max_bytes:
             raise SolverError(
-                f"self-influence by {method} of {p} parameters and {count} rows takes "
+                f"self-influence of {p} parameters and {count} rows takes "
                 f"{needed / 1e6:.4g} MB, max_bytes allows {self.max_bytes / 1e6:.4g} MB; raise "
                 "max_bytes, rank fewer rows, freeze all but the last layers, or use method 'cg'"
             )
-        if method == "parameters":
-            return _by_parameters(flat, examples, shift, each, self.gradients)
-        return _by_examples(flat, examples, shift, self.max_bytes)
+        if by_parameters:
+            return _by_parameters(flat, examples, self.damping, each)
+        return _by_examples(flat, examples, self.damping, self.max_bytes)
 
 
-def _by_parameters(
-    flat: FlatModel, examples: Examples, shift: float, each: int, gradients: str
-) -> Quadratic:
-    if gradients == "vmap":
-        matrix = materialise(GaussNewton(flat, examples), device=flat.device)
-    else:
-        matrix = torch.zeros(flat.size, flat.size, dtype=flat.dtype, device=flat.device)
-        places = torch.arange(len(examples), device=examples.labels.device)
-        for rows in places.split(chunk(flat, flat.batch_size, rows_each=each)):
-            part = GaussNewtonRows(flat, examples.subset(rows), rows=None, max_bytes=2**62).factor
-            matrix.addmm_(part.T, part, alpha=len(rows) / len(examples))
+def _by_parameters(flat: FlatModel, examples: Examples, shift: float, each: int) -> Quadratic:
+    matrix = torch.zeros(flat.size, flat.size, dtype=flat.dtype, device=flat.device)
+    places = torch.arange(len(examples), device=examples.labels.device)
+    for rows in places.split(chunk(flat, flat.batch_size, rows_each=each)):
+        part = GaussNewtonRows(flat, examples.subset(rows), rows=None, max_bytes=2**62).factor
+        matrix.addmm_(part.T, part, alpha=len(rows) / len(examples))
     factor = _factor(matrix, shift)
     return lambda rows: _half(factor, rows.T).square().sum(0)
 

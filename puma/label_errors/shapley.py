@@ -26,7 +26,7 @@ Performance = Callable[[Tensor], Tensor]
 
 
 class NotSettledWarning(UserWarning):
-    """The Shapley values have not settled to the tolerance that was asked for."""
+    """The Shapley values did not settle to the tolerance that was set."""
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,31 @@ class GShapley:
     """−value of each row by G-Shapley (Ghorbani and Zou, 2019, Algorithm 2).
 
     In each permutation of the training rows a freshly initialised model takes one epoch of plain
-    gradient descent, ``group`` rows a step, and each row is credited with the change of
-    performance on ``dataset.test`` that its step made (a group shares it equally). A row's value
-    is its mean credit; the lowest values are the most suspect. Each permutation's credits add up
-    to final minus initial performance unless it was truncated.
+    gradient descent, one row per step. Each row is credited with the change of performance on
+    ``dataset.test`` that its step made. A row's value is its mean credit; the lowest values are
+    the most suspect. Each permutation's credits add up to final minus initial performance.
 
-    The test labels must be clean, and test accuracy measured after a repair by this ranking is
-    no longer unbiased: pass a Dataset whose ``test`` is a validation split.
-
-    permutations: how many at most. learning_rate: of the steps; their authors search for the one
-    that is best after one epoch (0.1 found more than 0.03 and 0.3 on two moons and radial, one
-    seed). What one epoch cannot learn, such as two spirals, this ranker cannot judge.
-    performance: "accuracy", or "loss", the mean cross-entropy with its sign turned. truncation:
-    end a permutation, and credit its remaining rows with 0, once the performance is within this
-    of the trained ``model``'s own; None never does.
-    tolerance: stop early when the values' standard error (root mean square over rows) is at most
-    this share of their spread over rows, looked at after each batch; a NotSettledWarning says
-    when it was not reached. None makes all ``permutations``. batch: how many permutations run
-    side by side; it changes speed and memory, not the values, as each has a seed of its own.
+    The test labels must be right, and test accuracy measured after a repair by this ranking is
+    too good: pass a Dataset whose ``test`` is a validation split. What one epoch cannot learn,
+    such as two spirals, this ranker cannot judge.
 
     Fresh weights: each trainable module's ``reset_parameters``; frozen modules keep theirs, and
     BatchNorm, which cannot learn statistics from single rows, its initial ones.
 
-    Raises SettingsError for settings that cannot be.
+    Attributes:
+        permutations: How many at most.
+        learning_rate: Of the steps. The authors search for the one that is best after one epoch
+            (0.1 found more than 0.03 and 0.3 on two moons and radial, one seed).
+        performance: "accuracy", or "loss", the mean cross-entropy with its sign turned.
+        tolerance: Stop when the values' standard error (root mean square over rows) is at most
+            this share of their spread over rows, looked at after each batch. A NotSettledWarning
+            says when it was not reached. None makes all ``permutations``.
+        batch: How many permutations run side by side. It changes speed and memory, not the
+            values: each permutation has a seed of its own.
+        seed: Of the orders and the fresh weights.
+
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     name: ClassVar[str] = "g_shapley"
@@ -64,14 +66,12 @@ class GShapley:
     permutations: int = 100
     learning_rate: float = 0.1
     performance: str = "accuracy"
-    group: int = 1
-    truncation: float | None = None
     tolerance: float | None = None
     batch: int = 25
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for setting in ("permutations", "group", "batch"):
+        for setting in ("permutations", "batch"):
             if getattr(self, setting) < 1:
                 raise SettingsError(f"{setting} must be >= 1, got {getattr(self, setting)}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
@@ -80,16 +80,16 @@ class GShapley:
             raise SettingsError(
                 f"performance must be one of {', '.join(PERFORMANCES)}, got {self.performance!r}"
             )
-        for setting in ("truncation", "tolerance"):
-            value = getattr(self, setting)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise SettingsError(f"{setting} must be finite and > 0, or None, got {value}")
+        if self.tolerance is not None and not (
+            math.isfinite(self.tolerance) and self.tolerance > 0
+        ):
+            raise SettingsError(f"tolerance must be finite and > 0, or None, got {self.tolerance}")
 
     def suspicion(self, model: nn.Module, dataset: Dataset, *, progress: bool = False) -> Tensor:
-        """(n,) −value, in shares of accuracy or nats a step.
+        """(n,) −value, in shares of accuracy or nats per step.
 
-        Raises ModelError for a trainable module without ``reset_parameters`` and for weights that
-        diverge.
+        Raises:
+            ModelError: A trainable module has no ``reset_parameters``, or the weights diverge.
         """
         return as_suspicion(-self._values(model, dataset, progress), self.name)
 
@@ -123,31 +123,24 @@ class GShapley:
     def credits(self, model: nn.Module, dataset: Dataset, starts: Tensor, orders: Tensor) -> Tensor:
         """(b, n) credit of every row in each of b permutations run side by side.
 
-        starts: (b, p) initial trainable parameters. orders: (b, n) long, the rows in the order in
-        which they are learnt from.
+        Args:
+            model: It gives the architecture.
+            dataset: Its training rows are learnt from, its test rows measure the performance.
+            starts: (b, p) initial trainable parameters.
+            orders: (b, n) long, the rows in the order in which they are learnt from.
         """
         # The buffers are the initial ones too, whichever weights each permutation starts from.
         flat, train = FlatModel(fresh(model, self.seed)), dataset.train
         measure = _performance(flat, dataset.test, self.performance)
-        full = None
-        if self.truncation is not None:
-            trained = FlatModel(model)
-            full = _performance(trained, dataset.test, self.performance)(trained.vector[None])
         slope = vmap(grad(lambda point, x, y: flat.losses(point, x, y).mean()))
         points, before = starts, measure(starts)
         credits = torch.zeros(orders.shape, dtype=torch.float64)
-        running = torch.ones(len(orders), dtype=torch.bool)
-        for rows in orders.split(self.group, dim=1):
+        for rows in orders.split(1, dim=1):
             steps = slope(points, train.features[rows], train.labels[rows]).detach()
             points = points - self.learning_rate * steps
             after = measure(points)
-            shares = torch.where(running, after - before, 0) / rows.shape[1]
-            credits.scatter_(1, rows, shares[:, None].expand(rows.shape))
+            credits.scatter_(1, rows, (after - before)[:, None])
             before = after
-            if full is not None and self.truncation is not None:
-                running &= (after - full).abs() > self.truncation
-                if not running.any():
-                    break
         if not torch.isfinite(points).all():
             raise ModelError(
                 f"g_shapley: the weights diverged; lower learning_rate (now {self.learning_rate})"
@@ -165,11 +158,13 @@ class GShapley:
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of ``model`` whose trainable modules are initialised anew; the copy is in eval mode.
+    """Copy ``model`` in eval mode, its trainable modules initialised anew.
 
     The same seed gives the same weights; the global random state is left as it was. A module
-    with parameters of its own that are all frozen is kept. Raises ModelError, by name, for one
-    that trains but has no ``reset_parameters``.
+    with parameters of its own that are all frozen is kept.
+
+    Raises:
+        ModelError: A module, named, trains but has no ``reset_parameters``.
     """
     copied = copy.deepcopy(model).eval()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

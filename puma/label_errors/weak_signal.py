@@ -1,4 +1,4 @@
-"""Is there any signal in ∇C? Where it vanishes, psi ranks the rows by noise."""
+"""The strength of the signal in ∇C: where ∇C vanishes, ψ ranks the rows by noise."""
 
 from __future__ import annotations
 
@@ -44,18 +44,26 @@ def signal_strength(
     Chance: the criterion's examples are split at random into halves A and B, SPLITS times, and
     d = (∇C_A − ∇C_B)/2 takes the place of ∇C. For a mean over examples that is ∇C with its
     summands' signs drawn at random, of expected square Σ‖g_i‖²/n², with no per-example gradient
-    formed; for the calibration error it is the like. The result is √(∇CᵀH⁻¹∇C / mean dᵀH⁻¹d):
+    formed; for the calibration error it is similar. The result is √(∇CᵀH⁻¹∇C / mean dᵀH⁻¹d):
     about 1 for examples that the parameters have neither been fitted to nor miss systematically,
-    next to 0 at the optimum of C.
+    close to 0 at the optimum of C.
 
-    ``invert``: v -> H⁻¹v, None for H = I. Measure in the metric of the ranker: an optimiser that
-    has not settled leaves a ∇J that is long, but lies along the directions of high curvature,
-    which H⁻¹ takes out.
+    At an optimum with weight decay this is small also for "unregularised_loss", though
+    ∇C = −decay·θ is no noise there: a false alarm for a logistic regression, not seen for
+    networks.
 
-    At an optimum with weight decay this is small too for "unregularised_loss", though ∇C = −decay·θ
-    is then no noise: a false alarm for a logistic regression, not seen for networks.
+    Args:
+        flat: The model.
+        dataset: Where the criterion's examples come from.
+        criterion: A name in :data:`puma.influence.CRITERIA`.
+        weight_decay: What the model was trained with.
+        invert: The map v -> H⁻¹v, None for H = I. Measure in the metric of the ranker: an
+            optimiser that has not settled leaves a ∇J that is long, but lies along the directions
+            of high curvature, which H⁻¹ takes out.
+        seed: Of the splits; the global random state is not used.
 
-    inf when all halves agree, as a single example does with itself.
+    Returns:
+        A number >= 0; inf when all halves agree, as a single example does with itself.
     """
     kind = CRITERIA[criterion]
     examples = kind.over(dataset)
@@ -95,6 +103,6 @@ def warn_if_weak(strength: float, criterion: str, name: str) -> None:
 
 
 def _squared(vector: Tensor, invert: Callable[[Tensor], Tensor] | None) -> float:
-    """vᵀH⁻¹v"""
+    """Compute vᵀH⁻¹v."""
     image = vector if invert is None else invert(vector)
     return float(vector.double() @ image.double())

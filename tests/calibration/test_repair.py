@@ -53,6 +53,16 @@ def sharp(optimum) -> nn.Module:
     return logistic(PLANTED * optimum, 3)
 
 
+@pytest.fixture(scope="module")
+def dense(dataset, sharp) -> SimpleNamespace:
+    """Of the training rows at ``sharp``: ∇L_i, H = Gauss-Newton + 0.1, and ψ for the soft error."""
+    train = dataset.train
+    gradients, matrix = per_example_gradients(sharp, train), dense_gauss_newton(sharp, train)
+    matrix = matrix + 0.1 * torch.eye(len(matrix), dtype=DOUBLE)
+    preserved = torch.linalg.solve(matrix, SoftECE(train).gradient(FlatModel(sharp)))
+    return SimpleNamespace(gradients=gradients, matrix=matrix, psi=gradients @ preserved)
+
+
 def groups(confident=(), uncertain=(), noise=()):
     lists = [torch.tensor(rows, dtype=torch.long) for rows in (confident, uncertain, noise)]
     names = ("over_confident", "over_uncertain", "other_noise")
@@ -138,10 +148,11 @@ def test_the_bound_on_the_loss_holds(dataset, optimum):
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.01])
-def test_the_bound_on_the_accuracy_holds(dataset, sharp, bound):
+def test_the_bound_on_the_accuracy_holds(dataset, sharp, dense, bound):
+    harmful = groups(confident=dense.psi.argsort()[:60].tolist())
     for repair in (
         calibrate_directly(sharp, dataset, max_accuracy_loss=bound, steps=2),
-        patch(sharp, dataset, harmful(sharp, dataset.train), max_accuracy_loss=bound),
+        patch(sharp, dataset, harmful, max_accuracy_loss=bound),
     ):
         assert repair.dose > 0
         assert repair.after.accuracy >= repair.before.accuracy - bound - 1e-12
@@ -156,21 +167,19 @@ def test_without_that_bound_a_better_loss_pays_for_wrong_answers(dataset, sharp)
 # --- the patch ---
 
 
-def dense_direction(model, train: Examples, removed, weights) -> torch.Tensor:
-    """(1/n)·H⁻¹(Σ_removed ∇L − Σ weights·∇L), H the Gauss-Newton matrix plus 0.1."""
-    gradients = per_example_gradients(model, train)
-    matrix = dense_gauss_newton(model, train)
-    matrix = matrix + 0.1 * torch.eye(len(matrix), dtype=DOUBLE)
+def dense_direction(dense, removed, weights) -> torch.Tensor:
+    """(1/n)·H⁻¹(Σ_removed ∇L − Σ weights·∇L)."""
+    gradients = dense.gradients
     total = gradients[removed].sum(0) - sum(w * gradients[row] for row, w in weights.items())
-    return torch.linalg.solve(matrix, total) / len(train)
+    return torch.linalg.solve(dense.matrix, total) / len(gradients)
 
 
 @pytest.mark.parametrize(("reweighting", "weight"), [("one", 1.0), ("none", 0.0)])
-def test_the_printed_rate_on_sums_is_a_dose_of_eta_n(dataset, sharp, reweighting, weight):
+def test_the_printed_rate_on_sums_is_a_dose_of_eta_n(dataset, sharp, dense, reweighting, weight):
     repair = patch(sharp, dataset, GROUPS, eta=1e-4, reweighting=reweighting, solver="dense")
     weights = dict.fromkeys(range(20, 50), weight)
     removed = [*range(12), *range(60, 70)]
-    expected = dense_direction(sharp, dataset.train, removed, weights)
+    expected = dense_direction(dense, removed, weights)
     assert repair.dose == pytest.approx(1e-4 * 600)
     moved = flat_parameters(repair.model) - flat_parameters(sharp)
     torch.testing.assert_close(moved, 1e-4 * 600 * expected, rtol=1e-7, atol=1e-12)
@@ -186,13 +195,12 @@ def test_solved_weights_preserve_the_criterion_to_first_order(dataset, sharp):
     assert plain.change == pytest.approx(plain.predicted, rel=1e-2)
 
 
-def test_solved_weights_are_the_minimum_norm_solution_of_equation_10(dataset, sharp):
+def test_solved_weights_are_the_minimum_norm_solution_of_equation_10(dataset, sharp, dense):
     repair = patch(sharp, dataset, GROUPS, eta=1e-3, max_weight=math.inf, l2=0.0, solver="dense")
-    train = dataset.train
-    psi = psi_of(sharp, train)
+    psi = dense.psi
     removed, up = [*range(12), *range(60, 70)], list(range(20, 50))
     weights = psi[up] * psi[removed].sum() / (psi[up] @ psi[up])
-    expected = dense_direction(sharp, train, removed, dict(zip(up, weights.tolist(), strict=True)))
+    expected = dense_direction(dense, removed, dict(zip(up, weights.tolist(), strict=True)))
     moved = flat_parameters(repair.model) - flat_parameters(sharp)
     torch.testing.assert_close(moved, 1e-3 * 600 * expected, rtol=1e-6, atol=1e-11)
 
@@ -207,33 +215,20 @@ def test_a_searched_patch_never_raises_the_criterion(dataset, sharp, reweighting
     assert repair.after.soft_ece - repair.before.soft_ece == pytest.approx(step.change, abs=1e-12)
 
 
-def psi_of(model, train: Examples) -> torch.Tensor:
-    """(n,) ψ for the soft error of the training rows, densely."""
-    matrix = dense_gauss_newton(model, train)
-    matrix = matrix + 0.1 * torch.eye(len(matrix), dtype=DOUBLE)
-    preserved = torch.linalg.solve(matrix, SoftECE(train).gradient(FlatModel(model)))
-    return per_example_gradients(model, train) @ preserved
-
-
-def harmful(model, train: Examples):
-    """The rows of lowest ψ, to be removed."""
-    return groups(confident=psi_of(model, train).argsort()[:60].tolist())
-
-
-def test_removing_the_rows_of_lowest_psi_lowers_the_criterion(dataset, sharp):
-    rows = harmful(sharp, dataset.train)
+def test_removing_the_rows_of_lowest_psi_lowers_the_criterion(dataset, sharp, dense):
+    rows = groups(confident=dense.psi.argsort()[:60].tolist())
     # So small that no answer changes: there the error jumps.
     (small,) = patch(sharp, dataset, rows, eta=1e-7, solver="dense").steps
-    expected = 1e-7 * float(psi_of(sharp, dataset.train)[rows.over_confident].sum())
+    expected = 1e-7 * float(dense.psi[rows.over_confident].sum())
     assert small.predicted == pytest.approx(expected, rel=1e-9)
     assert small.change == pytest.approx(small.predicted, rel=1e-3)
     searched = patch(sharp, dataset, rows)
     assert searched.after.soft_ece < searched.before.soft_ece - 1e-3
 
 
-def test_up_weighting_rows_of_negative_psi_gives_some_of_it_away(dataset, sharp):
+def test_up_weighting_rows_of_negative_psi_gives_some_of_it_away(dataset, sharp, dense):
     # Appendix E takes all three groups from the lowest ψ.
-    order = psi_of(sharp, dataset.train).argsort()[:60].tolist()
+    order = dense.psi.argsort()[:60].tolist()
     given = groups(confident=order[:30], uncertain=order[30:])
     predicted = {
         name: patch(sharp, dataset, given, eta=1e-4, reweighting=name).steps[0].predicted
@@ -242,10 +237,10 @@ def test_up_weighting_rows_of_negative_psi_gives_some_of_it_away(dataset, sharp)
     assert predicted["none"] < predicted["solved"] <= predicted["one"]
 
 
-def test_removing_what_helps_reports_dose_0(dataset, sharp):
+def test_removing_what_helps_reports_dose_0(dataset, sharp, dense):
     # The rows of highest ψ lower C: going the other way, at any dose searched, raises it.
-    flat, psi = FlatModel(sharp), psi_of(sharp, dataset.train)
-    helpful = groups(confident=psi.argsort()[-30:].tolist())
+    flat = FlatModel(sharp)
+    helpful = groups(confident=dense.psi.argsort()[-30:].tolist())
     repair = patch(sharp, dataset, helpful, max_dose=1.0)
     assert repair.dose == 0
     assert torch.equal(flat_parameters(repair.model), flat.vector)

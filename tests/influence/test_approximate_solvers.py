@@ -23,7 +23,6 @@ from tests.cases import (
     DOUBLE,
     Matrix,
     convolutional,
-    linear,
     mlp,
     problem,
     random_examples,
@@ -34,18 +33,28 @@ from tests.oracles import dense_gauss_newton, per_example_gradients
 DAMPING = 0.05
 
 
-def test_woodbury_keeps_its_rows_for_every_damping_and_right_hand_side(monkeypatch):
-    made, make = [], GaussNewtonRows._seeds
-    monkeypatch.setattr(GaussNewtonRows, "_seeds", lambda self: made.append(1) or make(self))
-    model, examples = mlp(), random_examples(11, 3)
+class Counting(nn.Identity):
+    """Counts the forward passes of every copy of itself."""
+
+    calls = 0
+
+    def forward(self, features):
+        Counting.calls += 1
+        return features
+
+
+def test_woodbury_keeps_its_rows_for_every_damping_and_right_hand_side():
+    model, examples = nn.Sequential(*mlp(), Counting()), random_examples(11, 3)
     matrix, rhs = dense_gauss_newton(model, examples), per_example_gradients(model, examples)
     base, solver = GaussNewton(FlatModel(model), examples), Woodbury(rows=None)
+    calls = None
     for damping in (1e-3, 1.0):
         for b in rhs[:2]:
             value = solver.solve(Shifted(base, damping), b).value
             damped = matrix + damping * torch.eye(38, dtype=DOUBLE)
             torch.testing.assert_close(value, torch.linalg.solve(damped, b), rtol=1e-9, atol=1e-9)
-    assert made == [1]
+            assert calls in (None, Counting.calls)  # only the first solve looks at the examples
+            calls = Counting.calls
     del base
     gc.collect()
     assert len(solver._known) == 0
@@ -60,9 +69,9 @@ def test_woodbury_with_sampled_rows_solves_their_matrix_and_says_so():
     cheap = Woodbury(rows=30, seed=4).solve(whole, rhs)
     torch.testing.assert_close(cheap.value, expected, rtol=1e-10, atol=1e-12)
     assert (cheap.residual_of, cheap.residual < 1e-12) == ("approximation", True)
-    checked = Woodbury(rows=30, seed=4, true_residual=True).solve(whole, rhs)
-    assert torch.equal(checked.value, cheap.value)
-    actual = ((whole @ cheap.value - rhs).norm() / rhs.norm()).item()
+    few = Shifted(GaussNewton(flat, examples.subset(torch.arange(25))), DAMPING)
+    checked = Woodbury(rows=30, seed=4).solve(few, rhs)  # 50 rows in all, of 25 examples
+    actual = ((few @ checked.value - rhs).norm() / rhs.norm()).item()
     assert (checked.residual_of, checked.residual) == ("operator", pytest.approx(actual))
     assert actual > 0.01
     given = Woodbury().solve(rows, rhs)
@@ -80,18 +89,6 @@ def test_woodbury_refuses_what_does_not_fit():
         Woodbury(batch_size=0)
 
 
-def test_lissa_states_its_effective_damping():
-    matrix = spectrum(torch.linspace(0.5, 2, 10))
-    operator, rhs = Shifted(Matrix(matrix), 0.1), torch.ones(10, dtype=DOUBLE)
-    solver = LiSSA(steps=300, scale=3.0, damping=0.01, tolerance=1e-6)
-    assert solver.effective_damping(operator) == pytest.approx(0.1 + 0.03)
-    expected = torch.linalg.solve(matrix + 0.13 * torch.eye(10, dtype=DOUBLE), rhs)
-    solution = solver.solve(operator, rhs)
-    torch.testing.assert_close(solution.value, expected, rtol=1e-6, atol=1e-6)
-    assert solution.residual < 1e-6
-    assert LiSSA().effective_damping(operator) == 0.1
-
-
 def test_lissa_is_the_truncated_neumann_series():
     matrix = spectrum(torch.linspace(0.5, 2, 10))
     rhs, identity = torch.ones(10, dtype=DOUBLE), torch.eye(10, dtype=DOUBLE)
@@ -99,19 +96,6 @@ def test_lissa_is_the_truncated_neumann_series():
     step = identity - matrix / 3
     series = identity + step @ (identity + step @ (identity + step))
     torch.testing.assert_close(solver.solve(Matrix(matrix), rhs).value, series @ rhs / 3)
-
-
-def test_lissa_averages_out_the_noise_of_its_batches():
-    model, examples = linear(), random_examples(40, 3)
-    operator = Shifted(GaussNewton(FlatModel(model), examples), 0.2)
-    rhs = per_example_gradients(model, examples).mean(0)
-    expected = Dense().solve(operator, rhs).value
-
-    def error(repeats):
-        lissa = LiSSA(steps=40, batch_size=4, repeats=repeats, tolerance=0.99)
-        return (lissa.solve(operator, rhs).value - expected).norm() / expected.norm()
-
-    assert error(16) < 0.5 * error(1)
 
 
 def test_lissa_that_diverges_or_is_too_slow_says_what_to_turn():
@@ -129,10 +113,8 @@ def test_lissa_that_diverges_or_is_too_slow_says_what_to_turn():
     assert solution.residual > 0.1
     for settings, named in (
         ({"steps": 0}, "steps must be >= 1, got 0"),
-        ({"repeats": 0}, "repeats must be >= 1, got 0"),
         ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
         ({"scale": 0.0}, "scale must be finite and > 0, got 0"),
-        ({"damping": 1.0}, "damping must be at least 0 and below 1, got 1"),
         ({"tolerance": 0.0}, "tolerance must be between 0 and 1, got 0"),
     ):
         with pytest.raises(SettingsError, match=named):
@@ -181,25 +163,17 @@ def test_ekfac_keeps_the_trace_of_every_block_and_measures_the_true_residual():
     assert solution.residual == pytest.approx(
         ((operator @ solution.value - rhs).norm() / rhs.norm()).item()
     )
-    cheap = EKFAC(true_residual=False).solve(operator, rhs)
-    assert (cheap.residual_of, cheap.residual < 1e-10) == ("approximation", True)
-    assert torch.equal(cheap.value, solution.value)
 
 
-def test_ekfac_names_the_layers_it_does_not_know_or_gives_them_damping_alone():
+def test_ekfac_names_the_layers_it_does_not_know():
     model, examples = nn.Sequential(*list(convolutional())), random_examples(11, 1, 4, 4)
     model[4] = nn.Conv2d(4, 2, 2, stride=2).double()
     flat = FlatModel(model)
     operator, rhs = Shifted(GaussNewton(flat, examples), DAMPING), flat.vector
     with pytest.raises(ModelError, match=r"ekfac knows.*Linear, Conv2d.*BatchNorm2d '1'.*'cg'"):
         EKFAC().solve(operator, rhs)
-    value = EKFAC(other_layers="damping").solve(operator, rhs).value
-    for name in ("1.weight", "1.bias"):
-        torch.testing.assert_close(value[flat.slices[name]], rhs[flat.slices[name]] / DAMPING)
-    rest = value[flat.slices["0.weight"]]
-    assert (rest - rhs[flat.slices["0.weight"]] / DAMPING).norm() > 0.01
-    with pytest.raises(SettingsError, match="one of refuse, damping, got 'ignore'"):
-        EKFAC(other_layers="ignore")
+    with pytest.raises(SettingsError, match="batch_size must be >= 1, got 0"):
+        EKFAC(batch_size=0)
 
 
 @pytest.mark.parametrize(

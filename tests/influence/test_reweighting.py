@@ -42,7 +42,7 @@ def solve(scores, target, l1=0.0, l2=0.0, bounds=(-1.0, 1.0)):
 
 
 def test_optimality_conditions_hold_to_round_off():
-    for scores, target, l1, l2, bounds in problems(1500, largest=60):
+    for scores, target, l1, l2, bounds in problems(500, largest=60):
         weights = solve(scores, target, l1, l2, bounds)
         assert (weights >= bounds[0]).all()
         assert (weights <= bounds[1]).all()
@@ -52,14 +52,14 @@ def test_optimality_conditions_hold_to_round_off():
 @pytest.mark.parametrize("method", ["L-BFGS-B", "SLSQP"])
 def test_never_worse_than_a_general_optimiser(method):
     compared = 0
-    for scores, target, l1, l2, bounds in problems(150, largest=10, seed=1):
+    for scores, target, l1, l2, bounds in problems(60, largest=10, seed=1):
         ours = reweighting_objective(solve(scores, target, l1, l2, bounds), scores, target, l1, l2)
         theirs = reweighting_objective(
             general_optimiser(method, scores, target, l1, l2, bounds), scores, target, l1, l2
         )
         assert ours <= theirs + 1e-12 * target**2
         compared += theirs < (1 + 1e-3) * ours + 1e-9 * target**2
-    assert compared > 50  # often the same: the comparison is not with a solver that fails
+    assert compared > 20  # often the same: the comparison is not with a solver that fails
 
 
 def general_optimiser(method, scores, target, l1, l2, bounds):
@@ -90,7 +90,7 @@ def test_by_hand():
 
 
 def test_the_sign_of_the_target():
-    for scores, target, l1, l2, _ in problems(200, largest=30, seed=2):
+    for scores, target, l1, l2, _ in problems(60, largest=30, seed=2):
         up = solve(scores, target, l1, l2, (-0.7, 0.7))
         assert np.array_equal(solve(scores, -target, l1, l2, (-0.7, 0.7)), -up)
         assert np.array_equal(solve(-scores, target, l1, l2, (-0.7, 0.7)), -up)
@@ -139,7 +139,7 @@ def test_a_tiny_ridge_loses_no_digits():
 
 def test_scores_that_nearly_tie_under_a_ridge_below_round_off():
     random = np.random.default_rng(4)
-    for _ in range(1000):
+    for _ in range(300):
         n = int(random.integers(2, 40))
         spread = 10.0 ** random.uniform(-16, -10) * random.integers(0, 4, n)
         scores = random.choice([1.0, 1.0, 2.0], n) * (1 + spread) * random.choice([-1, 1], n)
@@ -162,7 +162,7 @@ def test_ties_without_a_ridge():
 
 def test_permuting_the_scores_permutes_the_weights():
     random = np.random.default_rng(3)
-    for scores, target, l1, l2, bounds in problems(300, largest=30, seed=3):
+    for scores, target, l1, l2, bounds in problems(100, largest=30, seed=3):
         order = random.permutation(len(scores))
         weights = solve(scores, target, l1, l2, bounds)
         scale = max(1e-300, np.abs(weights).max())
@@ -188,6 +188,7 @@ def test_scores_and_target_as_tensors_of_single_precision():
     torch.testing.assert_close(weights, torch.tensor([0.1, -0.2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("l1", "l2"), [(0.1, 1e-6), (0.1, 0.0), (0.0, 0.0)])
 def test_a_million_scores(l1, l2):
     scores = torch.randn(10**6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -64,7 +64,7 @@ def kkt_residual(weights, scores, target, l1, l2, bounds):
 
 def test_optimality_conditions_hold():
     worst = 0.0
-    for scores, target, l1, l2, bounds in problems(200, largest=40):
+    for scores, target, l1, l2, bounds in problems(80, largest=40):
         weights = solve(scores, target, l1, l2, bounds)
         assert (weights >= bounds[0]).all()
         assert (weights <= bounds[1]).all()
@@ -95,7 +95,7 @@ def test_one_row_is_the_vector_form():
 @pytest.mark.parametrize("copies", [2, 5])
 def test_repeated_rows_are_one_row_with_smaller_penalties(copies):
     """K·(ψ·λ − t)² + l1·‖λ‖₁ + l2·‖λ‖² is K times the problem with l1/K and l2/K."""
-    for scores, target, l1, l2, bounds in problems(60, largest=30, seed=3):
+    for scores, target, l1, l2, bounds in problems(20, largest=30, seed=3):
         l2 = max(l2, 1e-4 * np.abs(scores).max() ** 2)
         repeated = np.repeat(scores[:1], copies, axis=0)
         several = solve(repeated, np.repeat(target[0], copies), l1, l2, bounds)
@@ -121,7 +121,7 @@ def test_least_norm_by_hand():
 
 
 def test_the_sign_of_the_target():
-    for scores, target, l1, l2, _ in problems(25, largest=20, seed=5):
+    for scores, target, l1, l2, _ in problems(10, largest=20, seed=5):
         up = solve(scores, target, l1, l2, (-0.7, 0.7))
         assert np.array_equal(solve(scores, -target, l1, l2, (-0.7, 0.7)), -up)
         assert np.array_equal(solve(-scores, target, l1, l2, (-0.7, 0.7)), -up)
@@ -144,7 +144,7 @@ def test_zero_exactly_from_the_threshold_on(l2):
 
 def test_permutations_permute_the_weights():
     random = np.random.default_rng(6)
-    for scores, target, l1, l2, bounds in problems(40, largest=20, seed=6):
+    for scores, target, l1, l2, bounds in problems(15, largest=20, seed=6):
         l2 = max(l2, 1e-3 * np.abs(scores).max() ** 2)
         columns, rows = random.permutation(scores.shape[1]), random.permutation(len(scores))
         weights = solve(scores, target, l1, l2, bounds)

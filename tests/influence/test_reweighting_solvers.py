@@ -31,7 +31,7 @@ def moderate_problems(count, rows):
 @pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize("rows", [1, 3])
 def test_agrees_with_the_exact_solution(name, rows):
-    for scores, target, l1, l2, bounds in moderate_problems(40, rows):
+    for scores, target, l1, l2, bounds in moderate_problems(15, rows):
         exact = solve(scores, target, l1, l2, bounds)
         weights = solve(scores, target, l1, l2, bounds, solver=name)
         assert (weights >= bounds[0]).all()

@@ -75,19 +75,15 @@ def test_all_rows_give_the_whole_matrix(name, batch_size):
     torch.testing.assert_close(matrix.kernel, matrix.factor @ matrix.factor.T, **EXACT)
 
 
-@pytest.mark.parametrize("eigenvectors", ["sampled", "all"])
-def test_sampled_rows_are_unbiased(eigenvectors):
+def test_sampled_rows_are_unbiased():
     model, examples = mlp(), random_examples(11, 3)
     flat, whole = FlatModel(model), dense_gauss_newton(model, examples)
     draws = torch.stack(
-        [
-            GaussNewtonRows(flat, examples, rows=6, eigenvectors=eigenvectors, seed=seed).factor
-            for seed in range(200)
-        ]
+        [GaussNewtonRows(flat, examples, rows=6, seed=seed).factor for seed in range(100)]
     )
     assert draws.shape[1] == 6
     draws = draws.transpose(1, 2) @ draws
-    errors = (draws.mean(0) - whole) / (draws.std(0) / 200**0.5 + 1e-12)
+    errors = (draws.mean(0) - whole) / (draws.std(0) / 100**0.5 + 1e-12)
     assert errors.abs().max() < 4.5  # of 741 different entries, the largest of as many normals
     assert (draws[0] - whole).norm() > 0.05 * whole.norm()
     trace = draws.diagonal(dim1=1, dim2=2).sum(1).mean()
@@ -220,10 +216,6 @@ def test_bad_settings_are_refused():
     flat, examples = FlatModel(mlp()), random_examples(5, 3)
     with pytest.raises(SettingsError, match="rows must be >= 1, or None for all, got 0"):
         GaussNewtonRows(flat, examples, rows=0)
-    with pytest.raises(SettingsError, match="rows must be >= 2 to hold all eigenvectors of one"):
-        GaussNewtonRows(flat, examples, rows=1, eigenvectors="all")
-    with pytest.raises(SettingsError, match="one of sampled, all, got 'top'"):
-        GaussNewtonRows(flat, examples, eigenvectors="top")
     with pytest.raises(SettingsError, match="max_bytes must be >= 1"):
         GaussNewtonRows(flat, examples, max_bytes=0)
     with pytest.raises(DataError, match="needs at least one example, got 0"):

@@ -33,15 +33,12 @@ CASES = {
     "psi-training": Psi("training_loss", weight_decay=DECAY, solver=SHARP, check=False),
     "psi-soft-ece": Psi("soft_ece", solver=SHARP, check=False),
     "self-influence": SelfInfluence(),
-    "self-influence-parameters": SelfInfluence(method="parameters"),
-    "self-influence-examples": SelfInfluence(method="examples"),
     "self-influence-cg": SelfInfluence(method="cg", tolerance=1e-12),
-    "self-influence-vmap": SelfInfluence(gradients="vmap"),
     "ntk": NTK(check=False),
     "ntk-explicit": NTK(per_example_gradients=True, check=False),
     "representer": Representer(),
     "g-shapley": GShapley(permutations=4, batch=3),
-    "g-shapley-loss": GShapley(permutations=4, performance="loss", group=3, truncation=0.05),
+    "g-shapley-loss": GShapley(permutations=4, performance="loss"),
 }
 
 

@@ -34,37 +34,36 @@ def performance(model, examples, kind):
     return -cross_entropy(logits, examples.labels)
 
 
-def by_hand(model, dataset, order, *, seed, rate, group, kind):
+def by_hand(model, dataset, order, *, seed, rate, kind):
     """(n,) credits of one permutation with torch's own optimiser."""
     model = fresh(model, seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     credits = torch.zeros(len(order), dtype=DOUBLE)
     before = performance(model, dataset.test, kind)
-    for rows in order.split(group):
+    for rows in order.split(1):
         optimiser.zero_grad()
         cross_entropy(model(dataset.train.features[rows]), dataset.train.labels[rows]).backward()
         optimiser.step()
         after = performance(model, dataset.test, kind)
-        credits[rows] = (after - before) / len(rows)
+        credits[rows] = after - before
         before = after
     return credits
 
 
-@pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("kind", ["accuracy", "loss"])
 @pytest.mark.parametrize("build", [linear, mlp, normalised, convolutional])
-def test_credits_equal_plain_training_and_add_up(build, kind, group):
+def test_credits_equal_plain_training_and_add_up(build, kind):
     model, dataset = build(), tiny(13, *((1, 4, 4) if build is convolutional else ()))
-    ranker = GShapley(learning_rate=0.3, performance=kind, group=group)
+    ranker = GShapley(learning_rate=0.3, performance=kind)
     orders = orders_for(13, 2)
     credits = ranker.credits(model, dataset, starts_for(model, 2), orders)
     for seed, order in enumerate(orders):
-        expected = by_hand(model, dataset, order, seed=seed, rate=0.3, group=group, kind=kind)
+        expected = by_hand(model, dataset, order, seed=seed, rate=0.3, kind=kind)
         torch.testing.assert_close(credits[seed], expected, rtol=1e-9, atol=1e-13)
     # Efficiency: the credits of a permutation add up to final minus initial performance.
     trained = fresh(model, 0)
     optimiser = torch.optim.SGD(trained.parameters(), lr=0.3)
-    for rows in orders[0].split(group):
+    for rows in orders[0].split(1):
         optimiser.zero_grad()
         cross_entropy(trained(dataset.train.features[rows]), dataset.train.labels[rows]).backward()
         optimiser.step()
@@ -84,7 +83,6 @@ def test_suspicion_is_minus_the_mean_credit_whatever_the_batch():
             torch.randperm(13, generator=torch.Generator().manual_seed(seed)),
             seed=seed,
             rate=0.1,
-            group=1,
             kind="loss",
         )
         for seed in range(3, 8)
@@ -115,29 +113,6 @@ def test_permuting_the_rows_and_their_orders_permutes_the_credits():
         rtol=1e-11,
         atol=1e-14,
     )
-
-
-def test_truncation_credits_nothing_after_the_full_performance_is_met():
-    model, dataset = planted()
-    orders, starts = orders_for(40, 3), starts_for(model, 3)
-    whole = GShapley(performance="loss").credits(model, dataset, starts, orders)
-    cut = GShapley(performance="loss", truncation=0.1).credits(model, dataset, starts, orders)
-    full = performance(model, dataset.test, "loss")
-    lengths = []
-    for row in range(3):
-        start = performance(_at(model, starts[row]), dataset.test, "loss")
-        reached = start + whole[row][orders[row]].cumsum(0)
-        near = ((reached - full).abs() <= 0.1).nonzero().flatten()
-        length = int(near[0]) + 1 if len(near) else 40
-        kept, dropped = orders[row][:length], orders[row][length:]
-        assert torch.equal(cut[row][kept], whole[row][kept])
-        assert (cut[row][dropped] == 0).all()
-        lengths.append(length)
-    assert min(lengths) < 40
-
-
-def _at(model, vector):
-    return FlatModel(model).module(vector)
 
 
 def test_it_stops_when_the_values_have_settled_and_says_when_they_have_not():
@@ -202,11 +177,9 @@ def test_weights_that_diverge_are_refused():
     ("settings", "message"),
     [
         ({"permutations": 0}, "permutations must be >= 1, got 0"),
-        ({"group": 0}, "group must be >= 1, got 0"),
         ({"batch": 0}, "batch must be >= 1, got 0"),
         ({"learning_rate": 0}, "learning_rate must be finite and > 0, got 0"),
         ({"performance": "auc"}, "performance must be one of accuracy, loss, got 'auc'"),
-        ({"truncation": -1}, "truncation must be finite and > 0, or None, got -1"),
         ({"tolerance": 0}, "tolerance must be finite and > 0, or None, got 0"),
     ],
 )

@@ -26,6 +26,7 @@ class CriterionKind:
     build: Callable[[Examples, float], Criterion]
 
     def __call__(self, dataset: Dataset, weight_decay: float) -> Criterion:
+        """Make C for ``dataset``; ``weight_decay`` is that of training."""
         return self.build(self.over(dataset), weight_decay)
 
 

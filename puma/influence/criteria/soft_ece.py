@@ -23,17 +23,24 @@ class SoftECE:
 
         C = Σ_b share_b·|accuracy_b − confidence_b| = (1/n)·Σ_b |Σ_i m_ib·(right_i − c_i)|.
 
-    Between 0 and 1, no unit; towards 0 of ``temperature`` it becomes the hard-binned error, away
-    from the edges of bins. The paper names the error but neither bins nor how it was made
-    differentiable; these are ours. The answer's correctness is held constant: it is flat almost
-    everywhere, and jumps, by up to 1/n an example, where the predicted class changes. C also has
-    a kink where a bin's sum is 0; the gradient there leaves that bin out.
+    C is between 0 and 1. As ``temperature`` goes to 0 it becomes the hard-binned error, away from
+    the edges of bins. The paper names the error but neither the bins nor how it was made
+    differentiable; these are ours. Whether a prediction is right is held constant: it is flat
+    almost everywhere, and C jumps by up to 1/n per example where the predicted class changes. C
+    also has a kink where a bin's sum is 0; the gradient there leaves that bin out.
 
-    A ``temperature`` well below the squared width of a bin makes C so bent that its gradient
-    says nothing about any step worth taking: measure C after every step, whatever it promised.
+    A ``temperature`` well below the squared width of a bin bends C so much that its gradient
+    predicts no step: measure C after every step.
 
-    Raises DataError when there are no examples, SettingsError for bins below 1 or a temperature
-    that is not finite and > 0.
+    Attributes:
+        examples: What C is measured on.
+        bins: The number of bins.
+        temperature: How soft the bins are, in squared confidence.
+        batch_size: Of the passes; None takes the model's own.
+
+    Raises:
+        DataError: There are no examples.
+        SettingsError: ``bins`` is below 1, or ``temperature`` is not finite and > 0.
     """
 
     examples: Examples

@@ -1,6 +1,6 @@
-"""The weights λ of Eq. 10: how far each retained example makes up for the removed ones.
+"""The weights λ of Eq. 10: how far each retained example compensates for the removed ones.
 
-A new solver is one class with a ``weights`` method and one row of the table REWEIGHTERS.
+A new solver is one file with a class that has a ``weights`` method, and one row of REWEIGHTERS.
 """
 
 from __future__ import annotations
@@ -35,21 +35,28 @@ def reweight(
 ) -> Tensor:
     """(n,) λ minimising ‖Ψλ − target‖² + l1·‖λ‖₁ + l2·‖λ‖² within ``bounds`` (Eq. 10).
 
-    ``scores`` Ψ are ψ of the examples to up-weight: (n,) with a number as ``target``, the Σψ of
-    the removed ones, or (K, n) with a ``target`` (K,) to preserve K criteria at once; scale
-    their rows to say how much each matters. λ_j > 0 up-weights example j and has no unit; for
-    K = 1 it carries the sign of ψ_j·target. Computed in double precision, returned in the dtype
-    of ``scores``. ``solver`` is a name in REWEIGHTERS or, with settings, one of its values.
+    λ_j > 0 up-weights example j. λ has no unit; for K = 1 it has the sign of ψ_j·target. Computed
+    in double precision, returned in the dtype of ``scores``.
 
-    Where the minimiser is not unique and solved exactly, K = 1: with l1 = l2 = 0 it is the one
-    of least norm, the limit l2 -> 0; with l2 = 0 alone, examples of equal |ψ| get the same
-    fraction of their bounds, or equal shares where these are infinite. K > 1 with l2 = 0: one of
-    the minimisers, the same for examples of equal scores; any l2 > 0 makes it unique.
-    λ = 0 exactly when l1 >= 2·|Ψ_jᵀ·target| for all examples j that the bounds let move.
+    λ = 0 exactly when l1 >= 2·|Ψ_jᵀ·target| for all examples j that the bounds let move. Where
+    the minimiser is not unique and solved exactly, K = 1: with l1 = l2 = 0 it is the one of least
+    norm, the limit l2 -> 0; with l2 = 0 alone, examples of equal |ψ| get the same fraction of
+    their bounds, or equal shares where these are infinite. K > 1 with l2 = 0: one of the
+    minimisers, the same for examples of equal scores; any l2 > 0 makes it unique.
 
-    Raises DataError for scores or a target that are not finite or do not fit each other,
-    SettingsError for a negative penalty, for bounds that do not contain 0, and for an unknown
-    solver, SolverError for a solver that did not converge.
+    Args:
+        scores: Ψ, the ψ of the examples to up-weight: (n,), or (K, n) to preserve K criteria at
+            once. The scale of a row says how much its criterion matters.
+        target: Σψ of the removed examples: a number, or (K,).
+        l1: Penalty on Σ|λ_j|, >= 0.
+        l2: Penalty on Σλ_j², >= 0.
+        bounds: Of every λ_j; they must contain 0.
+        solver: A name in REWEIGHTERS or, with settings, one of its values.
+
+    Raises:
+        DataError: Scores or target are not finite or do not fit each other.
+        SettingsError: A negative penalty, bounds without 0, or an unknown solver.
+        SolverError: The solver did not converge.
     """
     problem = _problem(scores, target, l1, l2, bounds)
     if isinstance(solver, str):

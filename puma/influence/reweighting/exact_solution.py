@@ -16,11 +16,17 @@ from puma.influence.reweighting.several_criteria import several_weights
 
 @dataclass(frozen=True)
 class Exact:
-    """One criterion: directly, in O(n log n). Several: by semismooth Newton in K unknowns.
+    """The exact minimiser of Eq. 10.
 
-    The latter's answer is certified: its relative KKT residual is measured, and one above
-    ``tolerance`` after ``max_rounds`` rounds is a SolverError. One criterion needs neither
-    setting. Raises SettingsError for a tolerance outside (0, 1) or no rounds.
+    One criterion: directly, in O(n log n). Several: by semismooth Newton in K unknowns, and the
+    answer is certified by its measured relative KKT residual.
+
+    Attributes:
+        tolerance: Of the KKT residual, for several criteria.
+        max_rounds: More rounds than this are a SolverError.
+
+    Raises:
+        SettingsError: A tolerance outside (0, 1), or no rounds.
     """
 
     tolerance: float = 1e-10
@@ -30,6 +36,7 @@ class Exact:
         check_limits(self.tolerance, max_rounds=self.max_rounds)
 
     def weights(self, problem: Problem) -> Tensor:
+        """(n,) λ. Raises SolverError where the tolerance is missed."""
         if len(problem.target) == 1:
             scores, target = problem.scores[0], float(problem.target)
             return single_weights(scores, target, problem.l1, problem.l2, problem.bounds)
@@ -40,9 +47,10 @@ class Exact:
 
 @dataclass(frozen=True)
 class NoReweighting:
-    """λ = 0: plain influence removal, nothing makes up for the removed examples."""
+    """λ = 0: plain influence removal, in which nothing compensates for the removed examples."""
 
     def weights(self, problem: Problem) -> Tensor:
+        """(n,) zeros."""
         return torch.zeros(problem.size, dtype=torch.float64)
 
 

@@ -12,7 +12,7 @@ from puma.influence.reweighting.problem import Bounds
 
 
 def single_weights(scores: Tensor, target: float, l1: float, l2: float, bounds: Bounds) -> Tensor:
-    """The minimiser in O(n log n); ``scores`` (n,) in double precision, all finite.
+    """Find the minimiser for one criterion in O(n log n); ``scores`` (n,) in double precision.
 
     The data term has rank one. With t = |ψ|, S = |target| and cap c the bound on the side
     towards which an example helps, the optimum is |λ_j| = clip(y·t_j − r, 0, c_j) for
@@ -86,7 +86,7 @@ def _smallest_moving(t: Tensor, caps: Tensor, goal: float, threshold: float, l2:
 
 
 def first(condition: Callable[[int], bool], count: int) -> int:
-    """The first position where ``condition``, false and then true, holds; ``count`` if none."""
+    """Find where ``condition``, false and then true, first holds; ``count`` if nowhere."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

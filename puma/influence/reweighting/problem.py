@@ -15,8 +15,14 @@ Bounds = tuple[float, float]
 class Problem:
     """Minimise ‖Ψλ − target‖² + l1·‖λ‖₁ + l2·‖λ‖² over λ (n,) within ``bounds`` (Eq. 10).
 
-    ``scores`` Ψ is (K, n), ``target`` (K,): one row per criterion, in double precision and
-    finite; ``l1``, ``l2`` >= 0 and ``bounds`` contain 0. All of that is for the caller to check.
+    The caller checks what is said of the attributes.
+
+    Attributes:
+        scores: Ψ (K, n), one row per criterion, in double precision and finite.
+        target: (K,) the sums to compensate for, finite.
+        l1: >= 0.
+        l2: >= 0.
+        bounds: Of every λ_j; they contain 0.
     """
 
     scores: Tensor
@@ -27,7 +33,7 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """n"""
+        """The number n of examples."""
         return self.scores.shape[1]
 
     @property
@@ -50,6 +56,7 @@ class Problem:
         )
 
     def objective(self, weights: Tensor) -> float:
+        """The value of Eq. 10 at ``weights`` (n,)."""
         gap = self.scores @ weights - self.target
         penalties = self.l1 * weights.abs().sum() + self.l2 * (weights @ weights)
         return float(gap @ gap + penalties)

@@ -21,17 +21,22 @@ FLOOR = 1e-6  # of the slope at λ = 0: below it, a violation is held against th
 
 @dataclass(frozen=True)
 class SLSQP:
-    """The paper's: sequential least squares, with the analytic gradient.
+    """The paper's optimiser: sequential least squares, with the analytic gradient.
 
     An iteration takes time in n³ (for several criteria (2n)³): seconds in all at n = 450 and one
     criterion. Fed with the l1 term as it stands, kinks included, it meets its iteration limit
     there; see ``_minimise``.
 
-    Convergence is judged on the weights themselves, whatever scipy says: the violation of the
-    optimality conditions is to be <= ``tolerance`` times the largest of l1, 2·l2·|λ| and a
-    millionth of the slope at λ = 0. Else a SolverError or, with ``require_convergence=False``, a
-    warning and the weights reached. Raises SettingsError for a tolerance outside (0, 1) or no
-    iterations.
+    Attributes:
+        tolerance: Convergence is judged on the weights themselves, whatever scipy reports: the
+            violation of the optimality conditions must be <= ``tolerance`` times the largest of
+            l1, 2·l2·|λ| and a millionth of the slope at λ = 0.
+        max_iterations: Of scipy's optimiser.
+        require_convergence: Raise SolverError where that is missed. Otherwise warn, and return
+            the weights reached.
+
+    Raises:
+        SettingsError: A tolerance outside (0, 1), or no iterations.
     """
 
     tolerance: float = 1e-3
@@ -42,6 +47,7 @@ class SLSQP:
         check_limits(self.tolerance, max_iterations=self.max_iterations)
 
     def weights(self, problem: Problem) -> Tensor:
+        """(n,) λ. Raises SolverError where the tolerance is missed."""
         options = {"ftol": 1e-15, "maxiter": self.max_iterations}
         weights, report = _minimise(problem, "SLSQP", options)
         _judge("SLSQP", problem, weights, report, self.tolerance, self.require_convergence)
@@ -60,6 +66,7 @@ class LBFGSB:
         check_limits(self.tolerance, max_iterations=self.max_iterations)
 
     def weights(self, problem: Problem) -> Tensor:
+        """(n,) λ. Raises SolverError where the tolerance is missed."""
         slope = problem.slope_at_zero
         options = {
             "ftol": 0,

@@ -22,13 +22,14 @@ NEWTON_STEPS = 60
 
 
 def several_weights(problem: Problem, *, tolerance: float, max_rounds: int) -> Tensor:
-    """(n,) a minimiser, with ``problem.residual`` measured on it <= ``tolerance``.
+    """Find a minimiser λ (n,) with a measured ``problem.residual`` <= ``tolerance``.
 
     Round k minimises the objective + ρ·‖λ − λ_k‖², with ρ falling to a floor that keeps the
     K x K systems solvable. With the ridge above that floor the last rounds have ρ = 0 and only
     refine. They go on to ``tolerance`` / 100 while they still halve the residual.
 
-    Raises SolverError when ``max_rounds`` rounds do not reach ``tolerance``.
+    Raises:
+        SolverError: ``max_rounds`` rounds do not reach ``tolerance``.
     """
     best = torch.zeros(problem.size, dtype=torch.float64)
     if problem.zero_is_optimal:

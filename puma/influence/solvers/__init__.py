@@ -1,4 +1,4 @@
-"""Linear solvers by name. A new one is one file and one row of this table."""
+"""Linear solvers by name. A new one is one file and one row of SOLVERS."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ SOLVERS: dict[str, type[Solver]] = {
 
 
 def resolve_solver(solver: str | Solver | None = None) -> Solver:
-    """The solver itself: by name with its default settings, as given, or conjugate gradients.
+    """Return a solver by name with its default settings, or as given; None: conjugate gradients.
 
-    Raises SettingsError for an unknown name.
+    Raises:
+        SettingsError: Unknown name.
     """
     if solver is None:
         return ConjugateGradients()

@@ -24,16 +24,18 @@ from puma.influence.solvers.solver import (
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """Stop when ‖Ax − b‖ <= ``tolerance``·‖b‖, after at most ``max_iterations`` products.
+    """Conjugate gradients: stops when ‖Ax − b‖ <= ``tolerance``·‖b‖.
 
-    Not reaching that is a SolverError or, with ``require_convergence=False``, a warning and a
-    Solution that says so.
+    Attributes:
+        tolerance: On the true relative residual, with or without a preconditioner.
+        max_iterations: How many products of the operator at most.
+        require_convergence: Raise SolverError where the tolerance is missed. Otherwise warn, and
+            return a Solution that says so.
+        preconditioner: A rough inverse of the operator, such as ``Woodbury()`` or ``EKFAC()``;
+            fewer iterations then reach the same answer.
 
-    preconditioner: a rough inverse of the operator, such as ``Woodbury()`` or ``EKFAC()``; fewer
-    iterations then reach the same answer. The tolerance stays one on the plain residual.
-
-    Raises SettingsError for a tolerance outside (0, 1), no iterations, or a preconditioner that
-    cannot be one.
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     solves_sums: ClassVar[bool] = True
@@ -57,8 +59,9 @@ class ConjugateGradients:
     def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
         """Solve ``operator`` x = ``rhs`` (p,) from x = 0.
 
-        Raises SolverError for a right-hand side that is not finite, for curvature <= 0 along a
-        search direction, and for missing convergence.
+        Raises:
+            SolverError: ``rhs`` is not finite, the curvature along a search direction is <= 0, or
+                the iteration does not converge.
         """
         check_rhs(operator, rhs)
         scale = norm(rhs)

@@ -15,10 +15,13 @@ from puma.influence.solvers.solver import Solution, check_rhs, norm
 
 @dataclass(frozen=True)
 class Dense:
-    """Cholesky factorisation of the operator, in double precision.
+    """Cholesky factorisation of the operator, written down in double precision.
 
-    Takes p products and p² numbers, so more than ``max_size`` parameters are refused.
-    Raises SettingsError for a limit below one.
+    Attributes:
+        max_size: More parameters are refused: p products and p² numbers are needed.
+
+    Raises:
+        SettingsError: ``max_size`` is below one.
     """
 
     solves_sums: ClassVar[bool] = True
@@ -32,8 +35,9 @@ class Dense:
     def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
         """Solve ``operator`` x = ``rhs`` (p,) exactly, up to round-off.
 
-        Raises SolverError above ``max_size`` parameters, for a right-hand side that is not
-        finite, and for an operator that is not positive definite.
+        Raises:
+            SolverError: There are more than ``max_size`` parameters, ``rhs`` is not finite, or the
+                operator is not positive definite.
         """
         check_rhs(operator, rhs)
         if operator.size > self.max_size:
@@ -55,7 +59,7 @@ class Dense:
 
 
 def materialise(operator: LinearOperator, *, device: torch.device | None = None) -> Tensor:
-    """(p, p) the matrix of ``operator``, one product a column."""
+    """Write down the (p, p) matrix of ``operator``, one product per column."""
     matrix = torch.empty(operator.size, operator.size, dtype=operator.dtype, device=device)
     unit = torch.zeros(operator.size, dtype=operator.dtype, device=device)
     for column in range(operator.size):

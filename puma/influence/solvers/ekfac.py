@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from puma.errors import ModelError, SettingsError, SolverError
 from puma.influence.flat_model import batches
 from puma.influence.gauss_newton import GaussNewton
-from puma.influence.layer_gradients import require_layers, trainable_layers
+from puma.influence.layer_gradients import require_layers
 from puma.influence.operators import LinearOperator, unshifted
 from puma.influence.solvers.solver import (
     Solution,
@@ -25,53 +25,47 @@ from puma.influence.solvers.solver import (
 )
 
 LAYERS = (nn.Linear, nn.Conv2d)
-OTHER_LAYERS = ("refuse", "damping")
 
 
 @dataclass(frozen=True)
 class EKFAC:
     """(E + δI)⁻¹b with E the eigenvalue-corrected Kronecker factors of a Gauss-Newton matrix.
 
-    Solves ``Shifted(GaussNewton(...), δ)``. E has no entries between layers, and within one it
-    is diagonal in the product of the eigenbases of its inputs' and its outputs' gradients'
-    covariances; weight and bias share a block. The curvature of the outputs is exact (curvlinops'
-    type-2 Fisher), nothing is sampled. E equals the matrix for one linear layer if the examples
-    share their predicted probabilities or their features; in general it is an approximation.
-    E is computed once for each GaussNewton object.
+    Solves ``Shifted(GaussNewton(...), δ)``. E has no entries between layers. Within a layer it is
+    diagonal in the product of the eigenbases of two covariances: of the layer's inputs, and of the
+    gradients of its outputs. Weight and bias share a block. The curvature of the outputs is exact
+    (curvlinops' type-2 Fisher); nothing is sampled. E equals the matrix for one linear layer if
+    the examples share their predicted probabilities or their features; in general it is an
+    approximation. E is computed once for each GaussNewton object.
 
-    other_layers: what becomes of trainable parameters outside of Linear and Conv2d, such as
-    those of BatchNorm. "refuse" names them in an error. "damping" gives them no curvature but
-    δ, so they get b/δ: their steps are far too long if δ is small beside their true curvature.
-    true_residual: measure ``residual`` on the operator, at the price of one of its products;
-    otherwise on nothing but the arithmetic of E, and ``residual_of`` says "approximation".
+    Models with trainable parameters outside of Linear and Conv2d, tied weights, layers that are
+    called several times in a pass, grouped convolutions and padding other than with zeros are
+    refused by name: the factors do not hold for them.
 
-    Tied weights, layers that are called several times in a pass, grouped convolutions and
-    padding other than with zeros are refused by name: the factors do not hold for them.
-    Needs the package curvlinops-for-pytorch. Raises SettingsError for settings that cannot be.
+    Attributes:
+        batch_size: Of the passes; None takes the model's own.
+
+    Raises:
+        SettingsError: ``batch_size`` is below one.
     """
 
     solves_sums: ClassVar[bool] = False
 
-    other_layers: str = "refuse"
     batch_size: int | None = None
-    true_residual: bool = True
     _known: WeakKeyDictionary[GaussNewton, _Factors] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        if self.other_layers not in OTHER_LAYERS:
-            raise SettingsError(
-                f"other_layers must be one of {', '.join(OTHER_LAYERS)}, got {self.other_layers!r}"
-            )
         if self.batch_size is not None and self.batch_size < 1:
             raise SettingsError(f"batch_size must be >= 1, got {self.batch_size}")
 
     def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
-        """Solve ``operator`` x = ``rhs`` (p,).
+        """Solve ``operator`` x = ``rhs`` (p,), and measure the residual on the operator.
 
-        Raises SolverError for an operator that is not a damped Gauss-Newton matrix or a
-        right-hand side that is not finite; ModelError for a model that EK-FAC does not cover.
+        Raises:
+            SolverError: The operator is not a damped Gauss-Newton matrix, or ``rhs`` is not finite.
+            ModelError: EK-FAC does not cover the model.
         """
         check_rhs(operator, rhs)
         apply = self.inverse(operator)
@@ -80,15 +74,10 @@ class EKFAC:
         value = apply(rhs)
         if not torch.isfinite(value).all():
             raise SolverError("EK-FAC's solution is not finite; check the model or raise damping")
-        if self.true_residual:
-            return Solution(value, True, 0, relative_residual(operator, rhs, value))
-        base, shift = unshifted(operator)
-        assert isinstance(base, GaussNewton)
-        residual = norm(self._known[base].times(value, shift) - rhs) / norm(rhs)
-        return Solution(value, True, 0, residual, residual_of="approximation")
+        return Solution(value, True, 0, relative_residual(operator, rhs, value))
 
     def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:
-        """x -> (E + δI)⁻¹x, for use as a preconditioner. Raises what ``solve`` does."""
+        """Return the map x -> (E + δI)⁻¹x, a preconditioner. Raises what ``solve`` raises."""
         base, shift = unshifted(operator)
         if not isinstance(base, GaussNewton):
             raise SolverError(
@@ -101,7 +90,7 @@ class EKFAC:
                 "eigenvalues of 0; raise damping above 0"
             )
         if base not in self._known:
-            self._known[base] = _Factors(base, self.batch_size, self.other_layers)
+            self._known[base] = _Factors(base, self.batch_size)
         factors = self._known[base]
         return lambda vector: factors.solve(vector, shift)
 
@@ -109,7 +98,7 @@ class EKFAC:
 class _Factors:
     """curvlinops' EK-FAC of the covered parameters, and where these lie in the flat vector."""
 
-    def __init__(self, base: GaussNewton, batch_size: int | None, other_layers: str) -> None:
+    def __init__(self, base: GaussNewton, batch_size: int | None) -> None:
         try:
             from curvlinops import EKFACLinearOperator  # type: ignore[import-untyped]
         except ImportError as error:
@@ -119,12 +108,7 @@ class _Factors:
             ) from error
         flat = base.flat
         model = flat.module(flat.vector)
-        if other_layers == "refuse":
-            layers = require_layers(model, "ekfac", LAYERS)
-        else:
-            layers, _ = trainable_layers(model, LAYERS)
-        if not layers:
-            raise ModelError("ekfac found no trainable Linear or Conv2d; use solver 'cg'")
+        layers = require_layers(model, "ekfac", LAYERS)
         _require_plain(model, layers, base)
         own = {id(p): name for name, p in model.named_parameters()}
         covered = [
@@ -153,15 +137,9 @@ class _Factors:
         from curvlinops import KFACInverseLinearOperator
 
         inverse = KFACInverseLinearOperator(self._matrix, damping=shift, use_exact_damping=True)
-        return self._apply(inverse, vector, vector / shift)
-
-    def times(self, vector: Tensor, shift: float) -> Tensor:
-        return self._apply(self._matrix, vector, torch.zeros_like(vector)) + shift * vector
-
-    def _apply(self, matrix: Any, vector: Tensor, elsewhere: Tensor) -> Tensor:
         with torch.enable_grad():  # the first product differentiates
-            image = matrix @ torch.cat([vector[place] for place in self._places])
-        result = elsewhere
+            image = inverse @ torch.cat([vector[place] for place in self._places])
+        result = torch.empty_like(vector)
         parts = image.split([place.stop - place.start for place in self._places])
         for place, part in zip(self._places, parts, strict=True):
             result[place] = part

@@ -18,12 +18,14 @@ from puma.influence.operators import LinearOperator
 class Solution:
     """``value`` (p,) solves A·value = b up to ``residual`` = ‖A·value − b‖ / ‖b‖.
 
-    The residual is measured on ``value`` itself, never carried along by a recursion.
-    ``iterations`` counts a solver's steps, 0 for a direct one.
-
-    residual_of: "operator" when A above is the operator that was asked for; "approximation" when
-    the solver put a cheaper matrix in its place and measured on that one only. Small says then
-    that the cheap matrix was inverted well, not that it was a good one.
+    Attributes:
+        value: (p,) the solution.
+        converged: Whether the solver met its own tolerance.
+        iterations: The solver's steps; 0 for a direct solver.
+        residual: Measured on ``value`` itself, never carried along by a recursion.
+        residual_of: "operator" where A is the operator that was asked for. "approximation" where
+            the solver put a cheaper matrix in its place and measured on that one only: small then
+            means that the cheap matrix was inverted well, not that it was a good one.
     """
 
     value: Tensor
@@ -58,7 +60,7 @@ class Preconditioner(Protocol):
     """Something that inverts an operator roughly, and cheaply for many vectors."""
 
     def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:
-        """A symmetric positive definite map (p,) -> (p,) that is near the operator's inverse."""
+        """Return a symmetric positive definite map (p,) -> (p,) near the operator's inverse."""
         ...
 
 
@@ -77,7 +79,7 @@ def check_rhs(operator: LinearOperator, rhs: Tensor) -> None:
 
 
 def zero_solution(rhs: Tensor) -> Solution:
-    """The solution for a right-hand side of zeros."""
+    """Return the solution for a right-hand side of zeros."""
     return Solution(torch.zeros_like(rhs), converged=True, iterations=0, residual=0.0)
 
 
@@ -87,7 +89,7 @@ def relative_residual(operator: LinearOperator, rhs: Tensor, value: Tensor) -> f
 
 
 def norm(vector: Tensor) -> float:
-    """Euclidean length, accumulated in double precision."""
+    """Compute the Euclidean length in double precision."""
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 

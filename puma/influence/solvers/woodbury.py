@@ -27,45 +27,50 @@ from puma.influence.solvers.solver import (
 class Woodbury:
     """(AᵀA + δI)⁻¹b = (b − Aᵀ(AAᵀ + δI)⁻¹Ab)/δ, with AᵀA in place of the Gauss-Newton matrix.
 
-    Solves ``Shifted(GaussNewton(...), δ)`` with rows of its own (rows, eigenvectors, seed,
-    batch_size, max_bytes are those of :class:`GaussNewtonRows`), or
-    ``Shifted(GaussNewtonRows(...), δ)`` with the rows of that. The rows and AAᵀ are computed
-    once for each GaussNewton object and live as long as it and this solver; another right-hand
-    side then takes a moment, and another δ one factorisation of N x N.
+    Solves ``Shifted(GaussNewton(...), δ)`` with rows A of its own, or
+    ``Shifted(GaussNewtonRows(...), δ)`` with the rows of that. The rows and AAᵀ are computed once
+    for each GaussNewton object and live as long as it and this solver. Another right-hand side
+    then takes a moment, and another δ one factorisation of N x N.
 
     Exact when all rows are taken. Otherwise an approximation, better per second than any other
-    here on convolutional networks; also a preconditioner for conjugate gradients.
+    here on convolutional networks. Also a preconditioner for conjugate gradients.
 
-    true_residual: measure ``residual`` on the operator, at the price of one of its products,
-    rather than on AᵀA + δI. None does so when that is about as cheap as the rows were (exact, or
-    no more examples than rows). ``Solution.residual_of`` says which it was.
+    The residual is measured on the operator where one of its products is about as cheap as the
+    rows were (all rows, or no more examples than rows); otherwise on AᵀA + δI.
+    ``Solution.residual_of`` says which.
 
-    Raises SettingsError for settings that cannot be.
+    Attributes:
+        rows: N, how many rows are drawn; None takes all.
+        seed: Of the draws; the global random state is not used.
+        batch_size: Of the passes; None takes the model's own.
+        max_bytes: The memory for A and AAᵀ.
+
+    Raises:
+        SettingsError: A setting cannot be used.
     """
 
     solves_sums: ClassVar[bool] = True
 
     rows: int | None = 1024
-    eigenvectors: str = "sampled"
     seed: int = 0
     batch_size: int | None = None
     max_bytes: int = 2**30
-    true_residual: bool | None = None
     _known: WeakKeyDictionary[GaussNewton, GaussNewtonRows] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        check_rows(self.rows, self.eigenvectors, self.max_bytes)
+        check_rows(self.rows, self.max_bytes)
         if self.batch_size is not None and self.batch_size < 1:
             raise SettingsError(f"batch_size must be >= 1, got {self.batch_size}")
 
     def solve(self, operator: LinearOperator, rhs: Tensor) -> Solution:
         """Solve ``operator`` x = ``rhs`` (p,).
 
-        Raises SolverError for an operator that is not a damped Gauss-Newton matrix, for one
-        without damping, a right-hand side that is not finite, and rows beyond ``max_bytes``;
-        ModelError for a model with other layers than Linear, Conv2d and BatchNorm.
+        Raises:
+            SolverError: The operator is not a damped Gauss-Newton matrix or has no damping,
+                ``rhs`` is not finite, or the rows are beyond ``max_bytes``.
+            ModelError: A trainable layer is not Linear, Conv2d or BatchNorm.
         """
         check_rhs(operator, rhs)
         matrix, shift = self._matrix(operator)
@@ -83,12 +88,12 @@ class Woodbury:
         base, _ = unshifted(operator)
         if base is matrix:
             on = "operator"
-        elif self._measures(matrix):
+        elif matrix.exact or len(matrix.examples) <= len(matrix.factor):  # about as cheap as these
             residual, on = relative_residual(operator, rhs, value), "operator"
         return Solution(value, converged=True, iterations=0, residual=residual, residual_of=on)
 
     def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:
-        """x -> (AᵀA + δI)⁻¹x, for use as a preconditioner. Raises what ``solve`` does."""
+        """Return the map x -> (AᵀA + δI)⁻¹x, a preconditioner. Raises what ``solve`` raises."""
         return _inverse(*self._matrix(operator))
 
     def _matrix(self, operator: LinearOperator) -> tuple[GaussNewtonRows, float]:
@@ -110,17 +115,11 @@ class Woodbury:
                 base.flat,
                 base.examples,
                 rows=self.rows,
-                eigenvectors=self.eigenvectors,
                 seed=self.seed,
                 batch_size=self.batch_size,
                 max_bytes=self.max_bytes,
             )
         return self._known[base], shift
-
-    def _measures(self, matrix: GaussNewtonRows) -> bool:
-        if self.true_residual is not None:
-            return self.true_residual
-        return matrix.exact or len(matrix.examples) <= len(matrix.factor)
 
 
 def _inverse(matrix: GaussNewtonRows, shift: float) -> Callable[[Tensor], Tensor]:
