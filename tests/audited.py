@@ -80,11 +80,11 @@ def make_audited(root: Path, template: Workspace) -> Workspace:
         record_removal(workspace, removal)
     for version in VERSIONS:
         parent = original_of(version)
-        answers = predict_dataset(
+        predictions = predict_dataset(
             load_model(workspace, DATASET, version), data, load_model(workspace, DATASET, parent)
         )
         evidence = load_evidence(workspace, DATASET, parent)
-        report = audit_removal(answers, data, deletion_set, evidence, settings.audit)
+        report = audit_removal(predictions, data, deletion_set, evidence, settings.audit)
         record_audit(workspace, version, deletion_set, report)
         figure = plots.margins_against_retraining(report.pictures.margins)
         plots.save({"margins": figure}, workspace.figures(DATASET, version))
