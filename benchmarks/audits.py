@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from benchmarks.removals import Row, check, load
 from benchmarks.tables import lined_up
-from puma.audit import VERDICTS, Evidence, LiRA, audit_removal, predict_dataset, train_shadow_attack
+from puma.audit import VERDICTS, Evidence, LiRA, audit_removal, predict, train_shadow_attack
 from puma.audit.evidence import train_references, train_shadows
 from puma.errors import DataError
 from puma.models import build_model
@@ -114,7 +114,7 @@ def _rows_of(name: str, seed: int, settings: Settings, clusters: tuple[int, ...]
                 removal = build_method(method, settings).remove(trained, request, progress=False)
                 predictor = removal.predictor
             report = audit_removal(
-                predict_dataset(predictor, data, trained.predictor),
+                predict(predictor, data.train, data.test, parent=trained.predictor),
                 data,
                 request,
                 evidence["sisa_original" if kind == "sisa_original" else "original"],

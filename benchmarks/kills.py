@@ -32,7 +32,7 @@ from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, open_store, register_all
 from puma.registry.certificate.verify import verify_version
 from puma.registry.store import experiment_id
-from puma.workflows.remove import answer
+from puma.workflows.remove import remove_request
 from tests.audited import DATASET, make_audited
 from tests.registry.forked import finish, start
 
@@ -86,7 +86,7 @@ def request_of(workspace: Workspace) -> Path:
 
 
 def remove(workspace: Workspace, dataset: str) -> None:
-    answer(workspace, dataset, "champion", request_of(workspace), progress=False)
+    remove_request(workspace, dataset, "champion", request_of(workspace), progress=False)
 
 
 def look(
@@ -103,12 +103,12 @@ def look(
     temporary = Path(tempfile.gettempdir())
     left_behind = sum(path.is_file() for path in temporary.rglob("*"))
     if rerun:
-        done = answer(workspace, dataset, "champion", request_of(workspace), progress=False)
+        done = remove_request(workspace, dataset, "champion", request_of(workspace), progress=False)
         rows = list_versions(client, dataset)
         assert len(rows) == before + 1
-        assert done.row.version == rows[-1].version
-        assert "challenger" in done.row.aliases
-        assert _is_whole(workspace, dataset, done.row.version)
+        assert done.version.version == rows[-1].version
+        assert "challenger" in done.version.aliases
+        assert _is_whole(workspace, dataset, done.version.version)
     found = Found(
         reached, before, before + len(new), len(half), left_behind, "completed" if rerun else ""
     )

@@ -24,9 +24,10 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from benchmarks import COLUMNS, read
-from puma.audit import auc, loss_attack, predict_examples
+from puma.audit import loss_attack, predict
 from puma.data import Dataset, Examples, load_dataset
 from puma.models import build_model
+from puma.models.metrics import auc
 from puma.models.predictions import accuracy
 from puma.project.files import write_text
 from puma.removal import PUMA, RemovalMethod, Retrain
@@ -118,11 +119,11 @@ def main() -> None:
 
 def attacked(predictor: nn.Module, removed: Examples, unseen: Examples) -> dict[str, float]:
     """Where the removed rows stand by their loss."""
-    answers = predict_examples(predictor, removed)
+    predictions = predict(predictor, removed)
     return {
-        "removed_loss": float(-loss_attack(answers).mean()),
+        "removed_loss": float(-loss_attack(predictions).mean()),
         "removed_accuracy": accuracy(predictor, removed),
-        "loss_auc": auc(loss_attack(answers), loss_attack(predict_examples(predictor, unseen))),
+        "loss_auc": auc(loss_attack(predictions), loss_attack(predict(predictor, unseen))),
     }
 
 

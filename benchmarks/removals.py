@@ -12,10 +12,11 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 from tqdm import tqdm
 
-from puma.audit import ShadowAttack, auc, loss_attack, predict_examples, rate, train_shadow_attack
+from puma.audit import ShadowAttack, loss_attack, predict, rate, train_shadow_attack
 from puma.data import DATASETS, Dataset, load_dataset
 from puma.errors import SettingsError
 from puma.models import build_model, predictions
+from puma.models.metrics import auc
 from puma.models.parallel import run_all
 from puma.removal import ORIGINALS, RemovalMethod, Trained, build_method, build_trainer
 from puma.removal.puma.method import ONE_STEP
@@ -226,8 +227,8 @@ class _Pair:
         trained, attack = self.originals[method.original].get(), self.attack.get()
         data = trained.dataset
         removal = method.remove(trained, request, progress=False)
-        removed = predict_examples(removal.predictor, data.train.subset(request.rows))
-        unseen = predict_examples(removal.predictor, data.test.without(request.test_rows))
+        removed = predict(removal.predictor, data.train.subset(request.rows))
+        unseen = predict(removal.predictor, data.test.without(request.test_rows))
         return {
             "original_accuracy": predictions.accuracy(trained.predictor, data.test),
             "accuracy": predictions.accuracy(removal.predictor, data.test),

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from puma.audit import Evidence, LiRA, audit_removal, predict_dataset, train_shadow_attack
+from puma.audit import Evidence, LiRA, audit_removal, predict, train_shadow_attack
 from puma.audit.evidence import train_references, train_shadows
 from puma.data import load_dataset
 from puma.models import build_model
@@ -83,8 +83,10 @@ def rows_of(seed: int, requests: int, people: int) -> Iterator[dict[str, object]
             latest[way] = removal.predictor
             base = 0.0 if way == "at once" else drifts[way]
             drifts[way] = base + removal.criterion_drift
-            answers = predict_dataset(removal.predictor, data, original.predictor)
-            report = audit_removal(answers, data, marked, evidence, settings.audit)
+            predictions = predict(
+                removal.predictor, data.train, data.test, parent=original.predictor
+            )
+            report = audit_removal(predictions, data, marked, evidence, settings.audit)
             yield {
                 "seed": seed,
                 "request": number,

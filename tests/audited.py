@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from puma import plots
-from puma.audit import audit_removal, predict_dataset, train_shadow_attack
+from puma.audit import audit_removal, predict, train_shadow_attack
 from puma.audit.evidence import WITH, WITHOUT, train_references, train_shadows
 from puma.data import Dataset, Examples
 from puma.lineage.audits import load_evidence, record_audit
@@ -80,14 +80,13 @@ def make_audited(root: Path, template: Workspace) -> Workspace:
         record_removal(workspace, removal)
     for version in VERSIONS:
         parent = original_of(version)
-        predictions = predict_dataset(
-            load_model(workspace, DATASET, version), data, load_model(workspace, DATASET, parent)
-        )
-        evidence = load_evidence(workspace, DATASET, parent)
+        audited, before = (load_model(workspace, DATASET, name) for name in (version, parent))
+        predictions = predict(audited, data.train, data.test, parent=before)
+        evidence = load_evidence(workspace, deletion_set, parent)
         report = audit_removal(predictions, data, deletion_set, evidence, settings.audit)
         record_audit(workspace, version, deletion_set, report)
-        figure = plots.margins_against_retraining(report.pictures.margins)
-        plots.save({"margins": figure}, workspace.figures(DATASET, version))
+        figures = plots.audit_figures(report.plot_data, (parent, version))
+        plots.save(figures, workspace.figures(DATASET, version))
     copy_store(template, workspace)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -1,4 +1,8 @@
-"""What an attacker can still tell. One convention: a higher score means more likely a member."""
+"""The audit of a removal: membership attacks, retrained models, and a verdict.
+
+One convention: a higher score means more likely a member. ``lineage`` and the rooms above it may
+import it.
+"""
 
 from puma.audit.attacks import (
     ATTACKS,
@@ -12,31 +16,21 @@ from puma.audit.lira import LiRA
 from puma.audit.metrics import (
     Interval,
     Resolved,
-    auc,
     auc_interval,
-    bootstrap_auc_interval,
     rate,
     roc,
     tpr_at_fpr,
 )
 from puma.audit.population import Population, everybody, halves, train_population, without
-from puma.audit.predictions import (
-    Predictions,
-    logits_of,
-    losses,
-    margins,
-    predict_dataset,
-    predict_examples,
-    predictions_from_logits,
-)
+from puma.audit.predictions import Predictions, predict
 from puma.audit.report import AuditReport, Evidence, PlotData, audit_removal
 from puma.audit.retraining import (
     GapToRetraining,
     RelativeConfidence,
     RemainingInfluence,
     gap_to_retraining,
+    relative_confidence,
     remaining_influence,
-    surer_than_retrained,
 )
 from puma.audit.shadow import FEATURES, ShadowAttack, train_shadow_attack
 from puma.audit.verdict import PASSED, VERDICTS, Utility, Verdict, judge
@@ -61,27 +55,20 @@ __all__ = [
     "ShadowAttack",
     "Utility",
     "Verdict",
-    "auc",
     "auc_interval",
     "audit_removal",
-    "bootstrap_auc_interval",
     "confidence_attack",
     "entropy_attack",
     "everybody",
     "gap_to_retraining",
     "halves",
     "judge",
-    "logits_of",
     "loss_attack",
-    "losses",
-    "margins",
-    "predict_dataset",
-    "predict_examples",
-    "predictions_from_logits",
+    "predict",
     "rate",
+    "relative_confidence",
     "remaining_influence",
     "roc",
-    "surer_than_retrained",
     "tpr_at_fpr",
     "train_population",
     "train_shadow_attack",

@@ -1,4 +1,4 @@
-"""The models that an audit compares with, trained once for many audits."""
+"""The attacks and models that an audit uses, trained once for many audits."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ SHADOWS, WITH, WITHOUT = "shadows", "with", "without"
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What audits of one dataset, original and request have in common.
+    """What audits of one dataset, original and request compare with.
 
-    shadow: the paper's attack. lira: the per-row one. with_rows, without_rows: models trained
-    like the original on everybody, and on everybody but the removed people.
+    Attributes:
+        shadow: The paper's attack.
+        lira: The attack that compares row by row.
+        with_rows: Models trained as the original was, on everybody.
+        without_rows: Models trained so on everybody but the removed people: retrained models.
     """
 
     shadow: ShadowAttack
@@ -40,11 +43,12 @@ class Evidence:
 
     @property
     def attacks(self) -> dict[str, Attack]:
+        """Every attack by its name in the metrics."""
         return {**ATTACKS, "shadow": self.shadow.scores, "lira": self.lira.scores}
 
 
 def train_shadows(dataset: Dataset, settings: Settings, *, progress: bool = True) -> Population:
-    """LiRA's shadow models: plain models, on random halves of the training and test rows.
+    """Train LiRA's shadow models: plain models, on random halves of the training and test rows.
 
     They depend on the data and the settings, not on the request.
     """
@@ -70,10 +74,13 @@ def train_references(
     *,
     progress: bool = True,
 ) -> tuple[Population, Population]:
-    """Models trained as ``original`` is, with the rows of ``deletion_set`` and without them.
+    """Train models as ``original`` is, with the rows of ``deletion_set`` and without them.
 
-    SISA's ensembles are compared with SISA's, so that what the method does to every row's
-    answer is not taken for what the removal did to some.
+    SISA's ensembles are compared with SISA's: otherwise what the method does to every prediction
+    would be taken for what the removal did to some.
+
+    Returns:
+        :attr:`Evidence.with_rows` and :attr:`Evidence.without_rows`.
     """
     count = settings.audit.models
     return (
@@ -90,7 +97,7 @@ def train_without(
     *,
     progress: bool = True,
 ) -> Population:
-    """Of :func:`train_references`, those without the rows, which alone depend on them."""
+    """Train :attr:`Evidence.without_rows`, the only evidence that depends on the request."""
     members = without(dataset, deletion_set, settings.audit.models)
     return _train(WITHOUT, members, dataset, original, settings, progress=progress)
 

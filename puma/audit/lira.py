@@ -1,4 +1,4 @@
-"""LiRA: the likelihood ratio of a row's margin in models that saw it and models that did not."""
+"""LiRA: likelihood ratios of margins between models that saw a row and models that did not."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ import numpy as np
 from scipy.stats import norm
 
 from puma.audit.population import Population
-from puma.audit.predictions import Array, Predictions, margins
+from puma.audit.predictions import Array, Predictions
 from puma.errors import AuditError
 
-FEWEST = 2  # of each side, for a mean that more than one model speaks for
+FEWEST = 2  # models on each side: a spread needs two
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LiRA:
     """The attack of Carlini et al. (2022), online form, on shadow models of known members.
 
-    Per row two normal distributions of the logit margin: over the shadows that were trained on
-    the row and over those that were not. With tens of shadows one variance for all rows on each
-    side is better than one per row (their Section VI-B), so that is what is used.
+    For each row two normal distributions of the margin are fitted: over the shadows that were
+    trained on the row, and over those that were not. Each side has one variance for all rows,
+    which is better than one per row with only tens of shadows (their Section VI-B).
+
+    Attributes:
+        shadows: Their margins on every row, and which rows each was trained on.
+
+    Raises:
+        AuditError: A row is in fewer than two shadows, or outside of fewer than two.
     """
 
     shadows: Population
@@ -34,20 +40,21 @@ class LiRA:
                 f"{FEWEST}, got {len(self.shadows)} models; raise audit.shadow_models"
             )
 
-    def scores(self, answers: Predictions) -> Array:
-        """(n,) log-likelihood ratio in nats: above 0, more like a member than not.
+    def scores(self, predictions: Predictions) -> Array:
+        """(n,) log-likelihood ratios in nats; above 0 is more like a member than not.
 
-        Raises AuditError when the answers are about other rows than the shadows'.
+        Raises:
+            AuditError: The predictions are of other rows than the shadows'.
         """
-        if len(answers) and int(answers.rows.max()) >= self.shadows.margins.shape[1]:
+        if len(predictions) and int(predictions.rows.max()) >= self.shadows.margins.shape[1]:
             raise AuditError(
-                f"row {int(answers.rows.max())} is none of the {self.shadows.margins.shape[1]} "
+                f"row {int(predictions.rows.max())} is none of the {self.shadows.margins.shape[1]} "
                 "rows of the shadow models; train them on this dataset"
             )
-        return self.ratio(margins(answers.after, answers.labels), answers.rows)
+        return self.ratio(predictions.margins, predictions.rows)
 
     def ratio(self, values: Array, rows: np.ndarray) -> Array:
-        """The same for the (..., n) margins ``values`` of the n ``rows``."""
+        """(..., n) log-likelihood ratios in nats of (..., n) margins ``values`` of n ``rows``."""
         (seen, spread_seen), (unseen, spread_unseen) = self._fits
         ratio: Array = norm.logpdf(values, seen[rows], spread_seen) - norm.logpdf(
             values, unseen[rows], spread_unseen
@@ -56,11 +63,11 @@ class LiRA:
 
     @cached_property
     def _fits(self) -> tuple[tuple[Array, float], tuple[Array, float]]:
-        """:meth:`_fit` over the members of each row, and over the others; an audit asks often."""
+        """:meth:`_fit` over the members of each row, and over the others."""
         return self._fit(self.shadows.member), self._fit(~self.shadows.member)
 
     def _fit(self, chosen: np.ndarray) -> tuple[Array, float]:
-        """(n,) mean over the chosen models of each row, and one standard deviation for all."""
+        """(n,) means over the chosen models of each row, and one standard deviation for all."""
         counts = chosen.sum(0)
         means = np.where(chosen, self.shadows.margins, 0).sum(0) / counts
         squares = np.where(chosen, (self.shadows.margins - means) ** 2, 0).sum()

@@ -1,4 +1,4 @@
-"""Numbers about membership scores. Higher score = more likely a member; member = 1."""
+"""Measures of membership scores. A higher score means more likely a member."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puma.errors import AuditError
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and the ends of its confidence interval, low <= value <= high."""
+    """An estimate and its confidence interval, low <= value <= high."""
 
     value: float
     low: float
@@ -23,34 +23,29 @@ class Interval:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A number, or None and why the data cannot tell it."""
+    """A number, or None and why the data cannot resolve it."""
 
     value: float | None
     reason: str = ""
 
 
-def auc(member_scores: ArrayLike, nonmember_scores: ArrayLike) -> float:
-    """Chance that a random member outscores a random non-member, a tie counting one half.
-
-    In [0, 1]: 1 = members always score higher, 0.5 = indistinguishable, 0 = always lower.
-    The Mann-Whitney statistic divided by the number of pairs.
-
-    Raises AuditError when a side is empty or holds NaN or infinity.
-    """
-    return float(_placements(*_sides(member_scores, nonmember_scores))[0].mean())
-
-
 def auc_interval(
     member_scores: ArrayLike, nonmember_scores: ArrayLike, *, confidence: float = 0.95
 ) -> Interval:
-    """:func:`auc` with a confidence interval, as for rows drawn independently.
+    """:func:`puma.models.metrics.auc` with a confidence interval, for independent rows.
 
-    The variance is DeLong's (1988). The interval is Wilson's for a share with the same variance,
-    that is with AUC·(1-AUC)/variance trials: unlike value ± z·σ it stays within [0, 1] and does
-    not shrink to a point where the groups separate, where min(m, n) trials are assumed. With a
-    single row in a group nothing is known of its spread, and one trial is assumed.
+    The variance is that of DeLong et al. (1988). The interval is Wilson's for a share of the same
+    variance, that is with AUC·(1 - AUC)/variance trials. Unlike value ± z·σ it stays within
+    [0, 1], and it has a width where the groups separate: min(m, n) trials are assumed there. With
+    a single row in a group nothing is known of its spread, and one trial is assumed.
 
-    Raises AuditError as :func:`auc` does.
+    Args:
+        member_scores: (m,), m >= 1.
+        nonmember_scores: (n,), n >= 1.
+        confidence: Of the interval, in (0, 1).
+
+    Raises:
+        AuditError: A side is empty or holds NaN or infinity.
     """
     of_members, of_nonmembers = _placements(*_sides(member_scores, nonmember_scores))
     m, n = len(of_members), len(of_nonmembers)
@@ -67,32 +62,8 @@ def auc_interval(
     return Interval(value, max(0.0, float(centre - half)), min(1.0, float(centre + half)))
 
 
-def bootstrap_auc_interval(
-    member_scores: ArrayLike,
-    nonmember_scores: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """:func:`auc` with the percentile bootstrap over both groups, drawn separately.
-
-    Slower than :func:`auc_interval`, free of its normal approximation, and a single point where
-    the groups separate.
-    """
-    members, nonmembers = _sides(member_scores, nonmember_scores)
-    generator = np.random.default_rng(seed)
-    drawn = [
-        auc(generator.choice(members, len(members)), generator.choice(nonmembers, len(nonmembers)))
-        for _ in range(resamples)
-    ]
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    value = auc(members, nonmembers)
-    return Interval(value, min(value, float(low)), max(value, float(high)))
-
-
 def roc(member_scores: ArrayLike, nonmember_scores: ArrayLike) -> tuple[Array, Array]:
-    """(false-positive rates, true-positive rates) of every threshold, both from 0 up to 1."""
+    """False-positive and true-positive rates of every threshold, both from 0 up to 1."""
     from sklearn.metrics import roc_curve
 
     members, nonmembers = _sides(member_scores, nonmember_scores)
@@ -103,10 +74,10 @@ def roc(member_scores: ArrayLike, nonmember_scores: ArrayLike) -> tuple[Array, A
 
 
 def tpr_at_fpr(member_scores: ArrayLike, nonmember_scores: ArrayLike, level: float) -> Resolved:
-    """Share of members found by the best threshold with a false-positive rate of at most ``level``.
+    """Find the largest true-positive rate with a false-positive rate of at most ``level``.
 
-    None, with the reason, where there are fewer than 1/level non-members: the lowest rate above
-    0 that n of them can show is 1/n.
+    It is unresolved if there are fewer than 1/level non-members: the lowest rate above 0 that n
+    of them can show is 1/n.
     """
     members, nonmembers = _sides(member_scores, nonmember_scores)
     needed = int(np.ceil(1 / level - 1e-9))
@@ -121,15 +92,16 @@ def tpr_at_fpr(member_scores: ArrayLike, nonmember_scores: ArrayLike, level: flo
 
 
 def rate(scores: ArrayLike, threshold: float = 0.5) -> float:
-    """Share of ``scores`` above ``threshold``, that is: called members. In [0, 1].
+    """Share of ``scores`` above ``threshold``: the rows that are taken for members.
 
-    Raises AuditError when there are no scores or they hold NaN or infinity.
+    Raises:
+        AuditError: There are no scores, or they hold NaN or infinity.
     """
     return float((_checked(scores, "scores") > threshold).mean())
 
 
 def worst(values: ArrayLike, share: float = 0.01) -> float:
-    """Mean of the largest ``share`` of ``values``, of at least one of them."""
+    """Mean of the largest ``share`` of ``values``, and of at least one of them."""
     ordered = np.sort(_checked(values, "values"))
     return float(ordered[-max(1, round(share * len(ordered))) :].mean())
 

@@ -8,17 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.audit.evidence import Evidence
-from puma.audit.predictions import Array, Predictions, losses, margins
+from puma.audit.predictions import Array, Predictions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlotData:
-    """What the plots show. Sorted or summed up: no value's place says whose row it is.
+    """What the plots of an audit show, sorted so that no position says whose row it is.
 
-    losses_before, losses_after: per group, ascending, in nats. scores: LiRA's, per version
-    ("before", "after") and group. retrained_scores: one such pair of groups per retrained model.
-    margins: (m, 3 + k) of the removed rows: before, after, mean of the retrained models, each of
-    these; rows ordered by that mean.
+    Attributes:
+        losses_before: The parent's losses (nats) of each group, ascending.
+        losses_after: Those of the audited version.
+        scores: LiRA's scores, by "before" and "after" and then by group, ascending.
+        retrained_scores: The same of each retrained model, by group.
+        margins: (m, 3 + k) margins of the removed rows: before, after, the mean of the k
+            retrained models, and each of these. The rows are ordered by that mean.
     """
 
     losses_before: dict[str, Array]
@@ -34,9 +37,13 @@ def plot_data_of(
     rows: dict[str, NDArray[np.int64]],
     evidence: Evidence,
 ) -> PlotData:
-    """``groups`` and ``before``: each group's answers of this version and of its parent.
+    """Collect what the plots show.
 
-    ``rows``: the same groups' places among all rows.
+    Args:
+        groups: Each group's predictions by the audited version.
+        before: The same by its parent.
+        rows: Each group's places among the training rows and then the test rows.
+        evidence: What the audit compares with.
     """
     attacked = ("removed", "unseen")
     retrained = evidence.without_rows.margins
@@ -44,15 +51,15 @@ def plot_data_of(
     own = retrained[:, rows["removed"]]
     lines = np.column_stack(
         [
-            margins(removed.before, removed.labels),
-            margins(removed.after, removed.labels),
+            before["removed"].margins,
+            removed.margins,
             own.mean(0),
             own.T,
         ]
     )
     return PlotData(
-        losses_before={n: np.sort(losses(each.after, each.labels)) for n, each in before.items()},
-        losses_after={n: np.sort(losses(each.after, each.labels)) for n, each in groups.items()},
+        losses_before={n: np.sort(each.losses) for n, each in before.items()},
+        losses_after={n: np.sort(each.losses) for n, each in groups.items()},
         scores={
             name: {n: np.sort(evidence.lira.scores(version[n])) for n in attacked}
             for name, version in (("before", before), ("after", groups))

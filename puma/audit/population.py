@@ -1,4 +1,4 @@
-"""Many models of the same data, each trained on a known part of it: an auditor's yardstick."""
+"""Many models of the same data, each trained on a known part of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from puma.audit.predictions import Array, logits_of, margins
+from puma.audit.predictions import Array, predict
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import build_model
@@ -27,13 +27,17 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """What k models say of the same n rows: the training rows, then the test rows.
+    """Predictions of k models for the same n rows: the training rows, then the test rows.
 
-    margins: (k, n) float64, see :func:`puma.audit.predictions.margins`.
-    correct: (k, n), whether the most probable class is the label.
-    member: (k, n), whether the model was trained on the row.
+    They are of single rows: keep the file as private as the data.
 
-    They tell of single rows: keep the file as private as the data.
+    Attributes:
+        margins: (k, n) float64, see :func:`puma.models.predictions.margins`.
+        correct: (k, n) whether the most probable class is the label.
+        member: (k, n) whether the model was trained on the row.
+
+    Raises:
+        AuditError: Margins are not finite, or shapes disagree.
     """
 
     margins: Array
@@ -62,7 +66,11 @@ class Population:
 
     @classmethod
     def load(cls, path: Path) -> Population:
-        """Read what :meth:`save` wrote. Raises AuditError when it is absent or not one."""
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            AuditError: The file is absent, or PUMA did not write it.
+        """
         try:
             with np.load(path, allow_pickle=False) as stored:
                 return cls(stored["margins"], stored["correct"], stored["member"])
@@ -85,13 +93,20 @@ def train_population(
     label: str = "models",
     progress: bool = True,
 ) -> Population:
-    """Train one model for every line of ``members``, and ask each about every row.
+    """Train one model for every line of ``members``, and apply each to every row.
 
-    members: (k, n) which of the training and test rows each model may see. trainer: its ``fit``
-    trains them, with seeds of their own for weights and batches that depend on ``seed`` alone,
-    not on ``jobs``.
+    Args:
+        dataset: The data.
+        members: (k, n) which of the training and then the test rows each model is trained on.
+        trainer: Its ``fit`` trains them.
+        model: Their architecture.
+        seed: Determines each model's own seed of weights and batches, whatever ``jobs`` is.
+        jobs: How many processes train at once.
+        label: Of the progress bar.
+        progress: Whether to show it.
 
-    Raises AuditError for a model that would see fewer than two rows, and what ``fit`` raises.
+    Raises:
+        AuditError: ``members`` has another shape, or a model would see fewer than two rows.
     """
     n = len(dataset.train) + len(dataset.test)
     if members.ndim != 2 or members.shape[1] != n or (members.sum(1) < 2).any():
@@ -121,8 +136,9 @@ def _fit_one(
         dataset.name, pool.subset(torch.from_numpy(member)), dataset.test, dataset.classes
     )
     model = build_model(settings, dataset, seed=trainer.seed)
-    logits = logits_of(trainer.fit(model, seen, progress=False).predictor, dataset)
-    return margins(logits, pool.labels), (logits.argmax(1) == pool.labels).numpy()
+    fitted = trainer.fit(model, seen, progress=False).predictor
+    found = predict(fitted, dataset.train, dataset.test)
+    return found.margins, (found.after.argmax(1) == found.labels).numpy()
 
 
 def _pooled(dataset: Dataset) -> Examples:
@@ -135,22 +151,23 @@ def _pooled(dataset: Dataset) -> Examples:
 
 
 def everybody(dataset: Dataset, models: int) -> Mask:
-    """(models, n): every training row and no test row, as an original sees them."""
+    """(models, n) members of originals: every training row and no test row."""
     trained = np.arange(len(dataset.train) + len(dataset.test)) < len(dataset.train)
     return np.tile(trained, (models, 1))
 
 
 def without(dataset: Dataset, deletion_set: DeletionSet, models: int) -> Mask:
-    """(models, n): the same, the deletion set left out: what true retraining sees."""
+    """(models, n) members of retrained models: every training row outside the deletion set."""
     seen = everybody(dataset, models)
     seen[:, deletion_set.rows.numpy()] = False
     return seen
 
 
 def halves(dataset: Dataset, models: int, *, seed: int) -> Mask:
-    """(models, n): random halves of all rows, each row in exactly half of the models.
+    """(models, n) members of LiRA's shadow models: random halves of all rows.
 
-    An odd last model sees a half of its own (Carlini et al., 2022: shadow models of LiRA).
+    Every row is in exactly half of the models (Carlini et al., 2022). If ``models`` is odd, the
+    last one has a half that no other model complements.
     """
     n = len(dataset.train) + len(dataset.test)
     generator = np.random.default_rng(seed)
@@ -162,6 +179,6 @@ def halves(dataset: Dataset, models: int, *, seed: int) -> Mask:
 
 
 def seeds_of(seed: int, names: Sequence[str]) -> dict[str, int]:
-    """An unrelated seed for each name, none of them ``seed`` that the audited model itself used."""
+    """Derive an unrelated seed for each name, none of them the audited model's own ``seed``."""
     drawn = np.random.SeedSequence([seed, len(names)]).generate_state(len(names))
     return {name: int(value) for name, value in zip(names, drawn, strict=True)}

@@ -1,4 +1,4 @@
-"""What an attacker sees: the answers of a model, and of the version before it."""
+"""What an attacker sees: the predictions of a model, and of the version before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from puma.data.base import Dataset, Examples
+from puma.data.base import Examples
 from puma.errors import AuditError
 from puma.models import predictions
 
@@ -19,14 +19,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
-    """Two versions' logits on n rows. A registry keeps both, so an attacker may have both.
+    """The logits of two versions on n rows. A registry keeps both, so an attacker may have both.
 
-    before, after: (n, classes) float64 logits of the parent and of the version under attack;
-    the same tensor where there is no parent. labels: (n,) int64. rows: (n,) which rows these
-    are, counted over the training rows and then the test rows of the dataset.
+    Attributes:
+        before: (n, classes) float64 logits of the parent.
+        after: (n, classes) float64 logits of the audited version; the same tensor as ``before``
+            for a version without a parent.
+        labels: (n,) int64.
+        rows: (n,) int64 places of these rows among the training rows and then the test rows.
 
-    Raises AuditError for logits that are not finite, shapes that disagree, or a label that no
-    logit stands for.
+    Raises:
+        AuditError: Logits are not finite, shapes disagree, or a label has no logit.
     """
 
     before: Tensor
@@ -38,19 +41,20 @@ class Predictions:
         n = len(self.labels)
         if self.after.ndim != 2 or self.before.shape != self.after.shape or n != len(self.after):
             raise AuditError(
-                f"answers must be (n, classes) logits of both versions for n = {n} labels, got "
-                f"{tuple(self.before.shape)} and {tuple(self.after.shape)}; ask both the same rows"
+                f"predictions must be (n, classes) logits of both versions for n = {n} labels, "
+                f"got {tuple(self.before.shape)} and {tuple(self.after.shape)}; apply both to the "
+                "same rows"
             )
         for name, logits in (("parent", self.before), ("audited version", self.after)):
             broken = int((~logits.isfinite()).any(1).sum())
             if broken:
                 raise AuditError(
-                    f"the {name} answers {broken} of {n} rows with NaN or infinity; its weights "
+                    f"the {name} predicts NaN or infinity for {broken} of {n} rows; its weights "
                     "are unusable, so repeat the removal with a smaller dose"
                 )
         if n and int(self.labels.max()) >= self.after.shape[1]:
             raise AuditError(
-                f"a label is {int(self.labels.max())}, but the model answers with "
+                f"a label is {int(self.labels.max())}, but the model predicts "
                 f"{self.after.shape[1]} classes; audit a model of this dataset"
             )
 
@@ -60,61 +64,44 @@ class Predictions:
     def __repr__(self) -> str:
         return f"Predictions(n={len(self)}, classes={self.after.shape[1]})"
 
+    @property
+    def losses(self) -> Array:
+        """(n,) cross-entropy of the audited version in nats, >= 0.
+
+        It is in double precision: in single precision every confidently fitted row has a loss of
+        exactly 0, and they all tie.
+        """
+        losses: Array = cross_entropy(self.after.double(), self.labels, reduction="none").numpy()
+        return losses
+
+    @property
+    def margins(self) -> Array:
+        """(n,) :func:`puma.models.predictions.margins` of the audited version, in float64."""
+        margins: Array = predictions.margins(self.after.double(), self.labels).numpy()
+        return margins
+
     def at(self, rows: Tensor | NDArray[np.int64]) -> Predictions:
-        """The answers for some of the rows; ``rows`` are indices into these n."""
+        """Choose some of these n rows, by their indices."""
         chosen = torch.as_tensor(rows)
         return Predictions(
             self.before[chosen], self.after[chosen], self.labels[chosen], self.rows[chosen.numpy()]
         )
 
     def of_parent(self) -> Predictions:
-        """As if the version under attack were its own parent: the state before the removal."""
+        """The predictions of the parent as if it were audited: the state before the removal."""
         return replace(self, after=self.before)
 
 
-def predict_dataset(
-    model: nn.Module, dataset: Dataset, parent: nn.Module | None = None
-) -> Predictions:
-    """The answers of ``model``, and of its ``parent``, for every training and every test row."""
-    after = logits_of(model, dataset)
-    before = after if parent is None else logits_of(parent, dataset)
-    return predictions_from_logits(before, after, dataset)
+def predict(model: nn.Module, *parts: Examples, parent: nn.Module | None = None) -> Predictions:
+    """Apply ``model``, and its ``parent`` if it has one, to every row of ``parts`` in order.
 
-
-def predictions_from_logits(before: Tensor, after: Tensor, dataset: Dataset) -> Predictions:
-    """The answers with these (n, classes) logits for every training and then every test row."""
-    labels = labels_of(dataset)
-    return Predictions(before, after, labels, np.arange(len(labels)))
-
-
-def labels_of(dataset: Dataset) -> Tensor:
-    """(n,) int64 labels: training rows first, then test rows."""
-    return torch.cat([dataset.train.labels, dataset.test.labels])
-
-
-def predict_examples(model: nn.Module, examples: Examples) -> Predictions:
-    """The answers of one model alone for ``examples``; ``rows`` counts these."""
-    logits = predictions.logits(model, examples.features).double()
-    return Predictions(logits, logits, examples.labels, np.arange(len(examples)))
-
-
-def logits_of(model: nn.Module, dataset: Dataset) -> Tensor:
-    """(n, classes) float64 logits: training rows first, then test rows."""
-    parts = (dataset.train.features, dataset.test.features)
-    return torch.cat([predictions.logits(model, part) for part in parts]).double()
-
-
-def losses(logits: Tensor, labels: Tensor) -> Array:
-    """(n,) cross-entropy in nats, >= 0.
-
-    In double precision: in single precision every confidently fitted row has a loss of exactly
-    0, and they all tie.
+    For an audit, the parts are the training rows and then the test rows of a dataset.
     """
-    values: Array = cross_entropy(logits.double(), labels, reduction="none").numpy()
-    return values
 
+    def logits(of: nn.Module) -> Tensor:
+        return torch.cat([predictions.logits(of, part.features) for part in parts]).double()
 
-def margins(logits: Tensor, labels: Tensor) -> Array:
-    """(n,) :func:`puma.models.predictions.margins` in double precision."""
-    values: Array = predictions.margins(logits.double(), labels).numpy()
-    return values
+    labels = torch.cat([part.labels for part in parts])
+    after = logits(model)
+    before = after if parent is None else logits(parent)
+    return Predictions(before, after, labels, np.arange(len(labels)))

@@ -1,4 +1,4 @@
-"""The evidence about one version: what attacks, retrained models and accuracies say of it."""
+"""The audit of one version, by attacks, retrained models and accuracies."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from torch import Tensor
 
 from puma.audit.attacks import loss_attack, two_model_attack
 from puma.audit.evidence import Evidence
-from puma.audit.metrics import auc, auc_interval, rate, tpr_at_fpr, worst
+from puma.audit.metrics import auc_interval, rate, tpr_at_fpr, worst
 from puma.audit.plot_data import PlotData, plot_data_of
 from puma.audit.population import Population
-from puma.audit.predictions import Array, Predictions, labels_of, losses, margins
+from puma.audit.predictions import Array, Predictions
 from puma.audit.retraining import (
     gap_to_retraining,
     prediction_band,
+    relative_confidence,
     remaining_influence,
-    surer_than_retrained,
 )
 from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
 from puma.errors import AuditError
+from puma.models.metrics import auc
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 
@@ -33,40 +34,52 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """The verdict, and the numbers by name; see docs/evidence.md for each.
+    """The result of an audit.
 
-    metrics: finite numbers, floats. unresolved: the numbers that the data cannot tell, and why.
+    Attributes:
+        verdict: The conclusion.
+        metrics: Finite numbers by name; docs/evidence.md explains each.
+        unresolved: The metrics that the data cannot resolve, and why.
+        plot_data: What the plots show.
     """
 
     verdict: Verdict
     metrics: Numbers
     unresolved: dict[str, str]
-    pictures: PlotData = field(repr=False)
+    plot_data: PlotData = field(repr=False)
 
 
 def audit_removal(
-    answers: Predictions,
+    predictions: Predictions,
     dataset: Dataset,
     deletion_set: DeletionSet,
     evidence: Evidence,
     settings: AuditSettings,
 ) -> AuditReport:
-    """Audit a version by its and its parent's answers for all rows of ``dataset``.
+    """Audit a version by its and its parent's predictions for all rows of ``dataset``.
 
-    Three groups: the training rows of the deletion set ("removed"), the other training rows
-    ("retained"), and the test rows of other people ("unseen").
+    There are three groups: the training rows of the deletion set ("removed"), the other training
+    rows ("retained"), and the test rows of other people ("unseen").
 
-    Raises AuditError for an empty group, answers about other rows, or evidence made from another
-    request.
+    Args:
+        predictions: Of the training rows and then the test rows; see :func:`predict`.
+        dataset: The data that the version's original was trained on.
+        deletion_set: The request.
+        evidence: Of this dataset, original and request.
+        settings: The limits of the verdict.
+
+    Raises:
+        AuditError: A group is empty, the predictions are of other rows, or the evidence is of
+            another request.
     """
     rows = groups_of(dataset, deletion_set)
-    _check(answers, rows, evidence)
-    if not torch.equal(answers.labels, labels_of(dataset)):
+    _check(predictions, rows, evidence)
+    if not torch.equal(predictions.labels, torch.cat([dataset.train.labels, dataset.test.labels])):
         raise AuditError(
-            "the answers' labels are not those of this dataset's training and test rows in order; "
-            "ask the model with puma.audit.predict_dataset"
+            "the labels are not those of this dataset's training and test rows in order; make the "
+            "predictions with puma.audit.predict(model, dataset.train, dataset.test)"
         )
-    groups = {name: answers.at(chosen) for name, chosen in rows.items()}
+    groups = {name: predictions.at(chosen) for name, chosen in rows.items()}
     before = {name: group.of_parent() for name, group in groups.items()}
     metrics, unresolved = _attack_numbers(groups, rows, evidence, settings.confidence)
     metrics |= _by_class(groups, unresolved)
@@ -74,24 +87,24 @@ def audit_removal(
     metrics |= _exposure(groups, before, evidence)
 
     removed, retrained = groups["removed"], evidence.without_rows.margins[:, rows["removed"]]
-    audited = margins(removed.after, removed.labels)
+    audited = removed.margins
     influence = remaining_influence(
         audited,
         evidence.with_rows.margins[:, rows["removed"]],
         retrained,
         confidence=settings.confidence,
     )
-    surer = surer_than_retrained(audited, retrained, confidence=settings.confidence)
+    confidence = relative_confidence(audited, retrained, confidence=settings.confidence)
     gap = gap_to_retraining(audited, retrained, confidence=settings.confidence)
-    utilities, lost = _utility(answers, len(dataset.train), evidence.without_rows, settings)
+    utilities, lost = _utility(predictions, len(dataset.train), evidence.without_rows, settings)
     metrics |= {
         "remaining_influence": influence.value,
         "remaining_influence_low": influence.value - influence.chance,
         "remaining_influence_high": influence.value + influence.chance,
-        "influence_told_apart": float(influence.told_apart),
-        "surer_than_retrained": surer.value,
-        "surer_than_retrained_low": max(0.0, surer.value - surer.chance),
-        "surer_than_retrained_high": min(1.0, surer.value + surer.chance),
+        "influence_told_apart": float(influence.distinguishable),
+        "surer_than_retrained": confidence.value,
+        "surer_than_retrained_low": max(0.0, confidence.value - confidence.chance),
+        "surer_than_retrained_high": min(1.0, confidence.value + confidence.chance),
         "gap_to_retrain": gap.mean,
         "gap_to_retrain_expected": gap.expected,
         "gap_to_retrain_ratio": gap.ratio,
@@ -100,10 +113,10 @@ def audit_removal(
         "accuracy_change": utilities[0].audited - utilities[0].parent,
         "retrained_accuracy": utilities[0].retrained,
     }
-    verdict = judge(influence, surer, gap, utilities, lost, len(removed), settings)
+    verdict = judge(influence, confidence, gap, utilities, lost, len(removed), settings)
     metrics["audit_passed"] = float(verdict.passed)
-    pictures = plot_data_of(groups, before, rows, evidence)
-    return AuditReport(verdict, dict(sorted(metrics.items())), unresolved, pictures)
+    plot_data = plot_data_of(groups, before, rows, evidence)
+    return AuditReport(verdict, dict(sorted(metrics.items())), unresolved, plot_data)
 
 
 def groups_of(dataset: Dataset, deletion_set: DeletionSet) -> dict[str, NDArray[np.int64]]:
@@ -118,7 +131,9 @@ def groups_of(dataset: Dataset, deletion_set: DeletionSet) -> dict[str, NDArray[
     }
 
 
-def _check(answers: Predictions, rows: dict[str, NDArray[np.int64]], evidence: Evidence) -> None:
+def _check(
+    predictions: Predictions, rows: dict[str, NDArray[np.int64]], evidence: Evidence
+) -> None:
     empty = [name for name, chosen in rows.items() if len(chosen) == 0]
     if empty:
         raise AuditError(
@@ -126,15 +141,15 @@ def _check(answers: Predictions, rows: dict[str, NDArray[np.int64]], evidence: E
             "and retained rows and needs all three"
         )
     sizes = {
-        "answers": len(answers),
+        "predictions": len(predictions),
         "LiRA's shadows": evidence.lira.shadows.margins.shape[1],
         "models with the rows": evidence.with_rows.margins.shape[1],
         "models without them": evidence.without_rows.margins.shape[1],
     }
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise AuditError(
-            f"the numbers of rows differ: {told}; run `dvc repro` to train the audit's models on "
+            f"the numbers of rows differ: {listed}; run `dvc repro` to train the audit's models on "
             "this dataset"
         )
     member = evidence.without_rows.member
@@ -144,7 +159,7 @@ def _check(answers: Predictions, rows: dict[str, NDArray[np.int64]], evidence: E
         and not member[:, rows["unseen"]].any()
     ):
         raise AuditError(
-            "the retrained models of this audit answer another deletion request; run `dvc repro` "
+            "the retrained models of this audit are of another deletion request; run `dvc repro` "
             "to train those of this one"
         )
 
@@ -179,7 +194,7 @@ def _attack_numbers(
         else:
             found[key] = resolved.value
     retrained = evidence.without_rows.margins
-    before = [margins(group.before, group.labels) for group in (removed, unseen)]
+    before = [group.of_parent().margins for group in (removed, unseen)]
     found |= {
         # The order of the margins is the order of minus the losses.
         "attack_auc_retrained": _mean_auc(
@@ -218,7 +233,7 @@ def _by_class(groups: dict[str, Predictions], unresolved: dict[str, str]) -> Num
 def _group_numbers(groups: dict[str, Predictions]) -> Numbers:
     found: Numbers = {}
     for name, group in groups.items():
-        found[f"{name}_loss"] = float(losses(group.after, group.labels).mean())
+        found[f"{name}_loss"] = float(group.losses.mean())
         if name != "unseen":
             found[f"{name}_accuracy"] = _hits(group.after, group.labels).mean().item()
     return found
@@ -227,7 +242,7 @@ def _group_numbers(groups: dict[str, Predictions]) -> Numbers:
 def _exposure(
     groups: dict[str, Predictions], before: dict[str, Predictions], evidence: Evidence
 ) -> Numbers:
-    """What the removal did to the people who stay, by LiRA's score of their rows."""
+    """What the removal did to the people who stay: how well LiRA recognises their rows."""
     attack = evidence.lira.scores
     now = auc(attack(groups["retained"]), attack(groups["unseen"]))
     then = auc(attack(before["retained"]), attack(before["unseen"]))
@@ -241,11 +256,13 @@ def _exposure(
 
 
 def _utility(
-    answers: Predictions, n_train: int, retrained: Population, settings: AuditSettings
+    predictions: Predictions, n_train: int, retrained: Population, settings: AuditSettings
 ) -> tuple[tuple[Utility, ...], tuple[int, ...]]:
-    """Plain and balanced test accuracy, and the classes that only this version never recognises."""
-    labels = answers.labels[n_train:]
-    parts = [_hits(logits[n_train:], labels)[None] for logits in (answers.after, answers.before)]
+    """Plain and balanced test accuracy, and the classes that only this version never predicts."""
+    labels = predictions.labels[n_train:]
+    parts = [
+        _hits(logits[n_train:], labels)[None] for logits in (predictions.after, predictions.before)
+    ]
     audited, parent = (_recalls(part, labels) for part in parts)
     others = _recalls(torch.from_numpy(retrained.correct[:, n_train:]).double(), labels)
     weights = torch.bincount(labels).double()

@@ -1,8 +1,8 @@
-"""How far a model is from retraining, by the margins of models trained with and without a request.
+"""Distances between a model and retrained models, by the margins of the removed rows.
 
-k models are trained on everybody (``with``) and k on everybody but the removed people
-(``without``), from initial weights and batches of their own. What differs between the two
-groups is what the removed rows did; what differs within one is chance.
+k models are trained on everybody and k on everybody but the removed people, each from its own
+initial weights and batches. Differences between the two groups are the influence of the removed
+rows; differences within a group are chance.
 """
 
 from __future__ import annotations
@@ -24,38 +24,43 @@ SMALLEST_SHRINKAGE = 1e-3  # keeps the covariance invertible; Ledoit and Wolf's 
 
 @dataclass(frozen=True)
 class RemainingInfluence:
-    """How much of what the removed rows did to their own answers is still there.
+    """How much of the removed rows' influence on their own predictions remains.
 
-    value: 1 = as in models trained on them, 0 = as in retrained models, below 0 = past them.
-    chance: half the band in which retrained models themselves lie about 0, and so the half
-        width of the interval about ``value``.
-    told_apart: whether the bands of the models with and without the rows do not touch, so that
-        this audit would have noticed a removal that did nothing.
+    Attributes:
+        value: 1 = as in models trained on them, 0 = as in retrained models, negative = beyond.
+        chance: Half the width of the band in which retrained models lie about 0, and so of the
+            interval about ``value``.
+        distinguishable: Whether the bands of the models with and without the rows do not touch.
+            Only then would this audit have noticed a removal that did nothing.
     """
 
     value: float
     chance: float
-    told_apart: bool
+    distinguishable: bool
 
 
 def remaining_influence(
     audited: Array, with_rows: Array, without_rows: Array, *, confidence: float = 0.95
 ) -> RemainingInfluence:
-    """Where ``audited`` stands between models trained with and without the removed rows.
+    """Locate ``audited`` between models trained with and without the removed rows.
 
-    audited: (m,) margins of the m removed rows. with_rows, without_rows: (k, m) the same in the
-    two groups of models.
-
-    The margins are projected on the direction that tells the groups apart best if both are
-    normal with one covariance: Fisher's discriminant, which is the likelihood ratio of Neyman
-    and Pearson, LiRA's per-row ratio extended to all removed rows at once. Rows of one model
-    move together and there are more of them than models, hence a joint covariance, shrunk as
-    Ledoit and Wolf (2004) do. The position is scaled so that the groups' means are 0 and 1, and
-    the bands are prediction intervals (Student) of positions that each model takes in a
+    The margins are projected on Fisher's discriminant, the direction that separates the groups
+    best if both are normal with one covariance. This is the likelihood ratio of Neyman and
+    Pearson: LiRA's ratio, extended from one row to all removed rows at once. The rows of one
+    model move together, and there are more rows than models, hence a joint covariance, shrunk as
+    Ledoit and Wolf (2004) do. The position is scaled so that the groups' means are 0 and 1. The
+    bands are prediction intervals (Student) of the positions that each model takes in a
     discriminant fitted without it.
 
-    Raises AuditError for fewer than 3 models of a kind, shapes that disagree, or groups that do
-    not vary.
+    Args:
+        audited: (m,) margins of the m removed rows in the audited model.
+        with_rows: (k, m) the same in models trained on the rows.
+        without_rows: (k, m) the same in retrained models.
+        confidence: Of the bands, in (0, 1).
+
+    Raises:
+        AuditError: There are fewer than 3 models of a kind, shapes disagree, or the models of
+            the groups do not vary.
     """
     _check(audited, with_rows, without_rows)
     left_out = [
@@ -68,8 +73,9 @@ def remaining_influence(
     band, top_band = (prediction_band(each, confidence) for each in (left_out, left_in))
     return RemainingInfluence(
         _position(audited, with_rows, without_rows),
-        # Their centre is above 0: the direction also follows the noise of the groups' means,
-        # which a further model does not share; the more rows and the less influence, the higher.
+        # The centre of the models left out is above 0: the direction also follows the noise of
+        # the groups' means, which a further model does not share. It is the higher, the more rows
+        # there are and the less influence they have.
         float(abs(np.mean(left_out)) + band),
         bool(np.mean(left_out) + band < np.mean(left_in) - top_band),
     )
@@ -77,14 +83,16 @@ def remaining_influence(
 
 @dataclass(frozen=True)
 class GapToRetraining:
-    """Per removed row, the distance of its margin from those of retrained models.
+    """The distance of the removed rows' margins from those of retrained models.
 
-    mean: of the rows' 1-Wasserstein distances, in units of the logit margin: mean |x - r| over
-        the retrained models, as ``audited`` is one model and its distribution one point.
-    expected: what retrained models show of each other, on average; a gap near it is chance.
-    worst: over the worst 1 % of the rows, at least one.
-    chance: half the band in which mean/expected of retrained models lies about 1.
-    below: whether the audited margins are, on average, below the retrained models'.
+    Attributes:
+        mean: Of the rows' 1-Wasserstein distances, in units of the margin. The distribution of
+            one audited model is a point, so that a row's distance is the mean |x - r| over the
+            margins r of the retrained models.
+        expected: The mean distance of retrained models from each other; a gap near it is chance.
+        worst: The mean distance of the worst 1 % of the rows, and of at least one.
+        chance: Half the width of the band in which mean/expected of retrained models lies about 1.
+        below: Whether the audited margins are, on average, below the retrained models'.
     """
 
     mean: float
@@ -95,17 +103,22 @@ class GapToRetraining:
 
     @property
     def ratio(self) -> float:
-        """How many times further than retrained models are from each other."""
+        """How many times as far as retrained models are from each other."""
         return self.mean / self.expected
 
 
 def gap_to_retraining(
     audited: Array, without_rows: Array, *, confidence: float = 0.95
 ) -> GapToRetraining:
-    """See :class:`GapToRetraining`; in the spirit of KLOM and U-LiRA, for one audited model.
+    """Measure :class:`GapToRetraining`, in the spirit of KLOM and U-LiRA, for one audited model.
 
-    audited: (m,) margins of the removed rows. without_rows: (k, m) of the retrained models.
-    Raises AuditError for fewer than 3 of these, shapes that disagree, or models that do not vary.
+    Args:
+        audited: (m,) margins of the removed rows in the audited model.
+        without_rows: (k, m) the same in retrained models.
+        confidence: Of the band, in (0, 1).
+
+    Raises:
+        AuditError: There are fewer than 3 models, shapes disagree, or the models do not vary.
     """
     _check(audited, without_rows, without_rows)
     rows = np.abs(without_rows - audited).mean(0)
@@ -128,21 +141,34 @@ def gap_to_retraining(
 
 @dataclass(frozen=True)
 class RelativeConfidence:
-    """``value``: see :func:`surer_than_retrained`. ``chance``: half its interval."""
+    """How often the audited model is more confident of a removed row than retrained models.
+
+    Attributes:
+        value: See :func:`relative_confidence`.
+        chance: Half the width of its interval.
+    """
 
     value: float
     chance: float
 
 
-def surer_than_retrained(
+def relative_confidence(
     audited: Array, without_rows: Array, *, confidence: float = 0.95
 ) -> RelativeConfidence:
-    """Chance that ``audited`` is surer of a removed row's label than a retrained model is.
+    """Compute the probability that ``audited`` has a larger margin of a row than a retrained model.
 
-    The AUC of telling the two apart by the margin of the same row, a tie counting one half:
-    0.5 = indistinguishable, above: rows still known, below: loss abnormally high. The interval
-    is what retrained models themselves show against each other, moved to the value: rows of one
-    model move together, so that an interval over rows would be far too short.
+    A tie counts one half. 0.5: the two are alike. Above: the rows are still known. Below: their
+    loss is abnormally high. The interval is the one that retrained models show against each
+    other: the rows of one model move together, so that an interval over rows would be far too
+    short.
+
+    Args:
+        audited: (m,) margins of the removed rows in the audited model.
+        without_rows: (k, m) the same in retrained models.
+        confidence: Of the interval, in (0, 1).
+
+    Raises:
+        AuditError: There are fewer than 3 models, or shapes disagree.
     """
     _check(audited, without_rows, without_rows)
     k = len(without_rows)
@@ -189,7 +215,7 @@ def _solve(deviations: Array, step: Array) -> Array:
 
 
 def prediction_band(values: ArrayLike, confidence: float) -> float:
-    """Half the interval in which one more like the (k,) normal ``values`` lies (Student)."""
+    """Half the width of the interval for one more draw of the (k,) normal ``values`` (Student)."""
     known = np.asarray(values, dtype=np.float64)
     return _reach(float(known.std(ddof=1)), len(known), confidence)
 

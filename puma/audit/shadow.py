@@ -1,4 +1,4 @@
-"""The paper's membership attack: a classifier that learnt from shadows of the target."""
+"""The paper's membership attack: a classifier trained on the predictions of shadow models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, softmax
 
-from puma.audit.metrics import auc, rate
-from puma.audit.predictions import Array, Predictions, predict_examples
+from puma.audit.metrics import rate
+from puma.audit.predictions import Array, Predictions, predict
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import build_model, mlp
+from puma.models.metrics import auc
 from puma.models.predictions import logits
 from puma.models.training import train
 from puma.project.files import write_bytes
@@ -51,10 +52,14 @@ FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class ShadowAttack:
     """A trained membership classifier for models of ``classes`` classes.
 
-    features: a name of :data:`FEATURES`: what the classifier sees of an answer.
-    quality: balanced accuracy in [0, 1] on a shadow it never learnt from (0.5 = guessing).
-    quality_auc: AUC of its scores there. What the attack says of a removal is worth no more
-    than these two numbers; report them beside it.
+    What the attack finds is worth no more than its quality: report both.
+
+    Attributes:
+        network: The classifier; its outputs are 0 = non-member, 1 = member.
+        classes: How many classes the attacked models have.
+        features: A name of :data:`FEATURES`: what the classifier sees of a prediction.
+        quality: Balanced accuracy in [0, 1] on a shadow it was not trained on (0.5 = guessing).
+        quality_auc: AUC of its scores there.
     """
 
     network: nn.Sequential
@@ -63,13 +68,14 @@ class ShadowAttack:
     quality: float
     quality_auc: float
 
-    def scores(self, answers: Predictions) -> Array:
-        """(n,) probability in [0, 1] that the audited version was trained on each row.
+    def scores(self, predictions: Predictions) -> Array:
+        """(n,) probabilities that the audited version was trained on each row.
 
-        Higher = more likely a member. Raises AuditError when it answers with other classes than
-        the attack was trained for.
+        Raises:
+            AuditError: The audited version has another number of classes.
         """
-        return _membership(self.network, _attack_features(answers, self.classes, self.features))
+        seen = _attack_features(predictions, self.classes, self.features)
+        return _membership(self.network, seen)
 
     def save(self, path: Path) -> None:
         """Write the attack, whole or not at all: tensors and numbers, never a pickled object."""
@@ -90,7 +96,11 @@ class ShadowAttack:
 
     @classmethod
     def load(cls, path: Path) -> ShadowAttack:
-        """Read what :meth:`save` wrote. Raises AuditError when it is absent or not one."""
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            AuditError: The file is absent, or PUMA did not write it.
+        """
         try:
             stored = torch.load(path, weights_only=True)
             inputs = FEATURES[stored["features"]](
@@ -122,11 +132,12 @@ def train_shadow_attack(
 
     Each of ``shadow_settings.models`` shadows has the target's architecture and is trained,
     from its own initial weights, on its own random ``fraction`` of the training rows: these
-    are its members, the other rows its non-members. A classifier then learns to tell them
-    apart from ``shadow_settings.features`` of their answers. One more shadow is trained only to
-    measure ``quality``. The result depends on ``seed``, the settings and the data alone.
+    are its members, the other rows its non-members. A classifier is then trained to distinguish
+    them by ``shadow_settings.features`` of the shadow's predictions. One more shadow is trained
+    only to measure ``quality``. The result depends only on ``seed``, the settings and the data.
 
-    Raises AuditError when ``fraction`` of the training rows is fewer than two.
+    Raises:
+        AuditError: ``fraction`` of the training rows is fewer than two.
     """
     n, classes = len(dataset.train), len(dataset.classes)
     size = int(shadow_settings.fraction * n)
@@ -146,10 +157,10 @@ def train_shadow_attack(
             dataset, model_settings, schedule, size, seed=shadow_seed, label=label, show=progress
         )
         # As many non-members as members: of all rows nine in ten are non-members, and a
-        # classifier that always answers "non-member" would be right that often.
+        # classifier that always predicts "non-member" would be right that often.
         balanced = dataset.train.subset(rows[: 2 * size])
         features.append(
-            _attack_features(predict_examples(shadow, balanced), classes, shadow_settings.features)
+            _attack_features(predict(shadow, balanced), classes, shadow_settings.features)
         )
     is_member = (torch.arange(2 * size) < size).long().repeat(len(seeds))
     network = _train_classifier(
@@ -164,8 +175,8 @@ def train_shadow_attack(
     shadow, rows = _train_shadow(
         dataset, model_settings, schedule, size, seed=held_out_seed, label=label, show=progress
     )
-    answers = predict_examples(shadow, dataset.train.subset(rows))
-    scores = _membership(network, _attack_features(answers, classes, shadow_settings.features))
+    found = predict(shadow, dataset.train.subset(rows))
+    scores = _membership(network, _attack_features(found, classes, shadow_settings.features))
     members, nonmembers = scores[:size], scores[size:]
     # Over ALL its non-members: a sample as small as the members only adds noise to the same
     # expectation, because balanced accuracy weighs both sides equally whatever their sizes.
@@ -211,14 +222,14 @@ def _train_classifier(
     return network
 
 
-def _attack_features(answers: Predictions, classes: int, kind: str) -> Tensor:
+def _attack_features(predictions: Predictions, classes: int, kind: str) -> Tensor:
     """(n, d) float32 of what the classifier sees; see :data:`FEATURES`."""
-    if answers.after.shape[1] != classes:
+    if predictions.after.shape[1] != classes:
         raise AuditError(
-            f"the model answers with {answers.after.shape[1]} classes, the attack was trained for "
+            f"the model predicts {predictions.after.shape[1]} classes, the attack was trained for "
             f"{classes}; train the shadow attack on the dataset of this model"
         )
-    return FEATURES[kind](answers.after, answers.labels).float()
+    return FEATURES[kind](predictions.after, predictions.labels).float()
 
 
 def _membership(network: nn.Module, features: Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What an auditor concludes, in one word, and why."""
+"""The conclusion of an audit."""
 
 from __future__ import annotations
 
@@ -15,22 +15,32 @@ PASSED = "passed"
 
 @dataclass(frozen=True)
 class Verdict:
-    """``name``: one of :data:`VERDICTS`. ``reason``: a sentence with the numbers behind it."""
+    """The conclusion of an audit.
+
+    Attributes:
+        name: One of :data:`VERDICTS`.
+        reason: A sentence with the numbers behind it.
+    """
 
     name: Name
     reason: str
 
     @property
     def passed(self) -> bool:
+        """Whether the audit passed."""
         return self.name == PASSED
 
 
 @dataclass(frozen=True)
 class Utility:
-    """A test accuracy, plain or balanced, of the audited model and of those it is held against.
+    """A test accuracy of the audited model, its parent and the retrained models.
 
-    audited, parent, retrained: shares; the last the mean of the retrained models. chance: half
-    the prediction interval of a retrained model's.
+    Attributes:
+        name: "accuracy" or "balanced accuracy".
+        audited: Of the audited model.
+        parent: Of its parent.
+        retrained: The mean of the retrained models.
+        chance: Half the prediction interval of one retrained model.
     """
 
     name: str
@@ -41,37 +51,46 @@ class Utility:
 
     @property
     def reference(self) -> float:
-        """What the removal has to keep: not more than retraining would."""
+        """The accuracy that the removal has to keep: not more than retraining keeps."""
         return min(self.parent, self.retrained)
 
     def lost(self, limit: float) -> bool:
+        """Whether the audited model fell below the reference by more than ``limit`` and chance."""
         return self.reference - self.audited > max(limit, self.chance)
 
 
 def judge(
     influence: RemainingInfluence,
-    surer: RelativeConfidence,
+    confidence: RelativeConfidence,
     gap: GapToRetraining,
     utilities: tuple[Utility, ...],
     lost_classes: tuple[int, ...],
     n_removed: int,
     settings: AuditSettings,
 ) -> Verdict:
-    """The verdict: of the first of these that holds.
+    """Conclude the first of these that holds.
 
-    utility_lost: a test accuracy fell by more than its limit, or ``lost_classes`` are never
-    recognised any more though every retrained model recognises some of their rows.
-    forgetting_incomplete, over_forgotten: the remaining influence, or the chance to be surer than
-    a retrained model, or the gap to retraining, is too far above or below the retrained models'.
-    inconclusive: nothing was found, but models with and without the rows cannot be told apart,
-    so that nothing would have been found of the parent either.
-    passed: otherwise.
+    - utility_lost: A test accuracy fell by more than its limit, or there are ``lost_classes``.
+    - forgetting_incomplete, over_forgotten: The remaining influence, the relative confidence or
+      the gap to retraining is too far above or below the retrained models'.
+    - inconclusive: Nothing was found, but models with and without the rows cannot be
+      distinguished, so that nothing would have been found of the parent either.
+    - passed: Otherwise.
 
-    Every limit is that of ``settings`` or what retrained models show by chance, if that is more.
+    Every limit is that of ``settings``, or what retrained models show by chance if that is more.
+
+    Args:
+        influence: What remains of the removed rows' influence.
+        confidence: How often the model is more confident than retrained models.
+        gap: Its distance from them.
+        utilities: The plain and the balanced test accuracy.
+        lost_classes: Classes that the model never predicts, and every retrained model does.
+        n_removed: How many rows were removed.
+        settings: The limits.
     """
     return (
         _utility_lost(utilities, lost_classes, settings)
-        or _too_far(influence, surer, gap, settings)
+        or _too_far(influence, confidence, gap, settings)
         or _concluded(influence, n_removed)
     )
 
@@ -100,12 +119,12 @@ def _utility_lost(
 
 def _too_far(
     influence: RemainingInfluence,
-    surer: RelativeConfidence,
+    confidence: RelativeConfidence,
     gap: GapToRetraining,
     settings: AuditSettings,
 ) -> Verdict | None:
     most = max(settings.max_influence, influence.chance)
-    surest = max(settings.max_surer, surer.chance)
+    highest = max(settings.max_surer, confidence.chance)
     widest = max(settings.max_gap, 1 + gap.chance)
     side = "below" if gap.below else "above"
     excess = max(0.0, gap.ratio - 1)  # nearer than retrained models are to each other is no fault
@@ -113,15 +132,16 @@ def _too_far(
         (
             influence.value,
             most,
-            "the removed rows' influence on their own answers is "
+            "the removed rows' influence on their own predictions is "
             f"{influence.value:.2f} of what it was (0 = like retraining, up to {most:.2f} either "
             "way passes)",
         ),
         (
-            surer.value - 0.5,
-            surest,
-            "the chance to be surer of a removed row than a retrained model is "
-            f"{surer.value:.2f} (0.5 = like retraining, up to {surest:.2f} either way passes)",
+            confidence.value - 0.5,
+            highest,
+            "the chance to be more confident of a removed row than a retrained model is "
+            f"{confidence.value:.2f} (0.5 = like retraining, up to {highest:.2f} either way "
+            "passes)",
         ),
         (
             -excess if gap.below else excess,
@@ -140,17 +160,17 @@ def _too_far(
 
 
 def _concluded(influence: RemainingInfluence, n_removed: int) -> Verdict:
-    if not influence.told_apart:
+    if not influence.distinguishable:
         return Verdict(
             "inconclusive",
             f"nothing was found, but models trained with and without these {n_removed} rows "
-            "cannot be told apart by their answers to them either (chance alone moves the "
+            "cannot be told apart by their predictions for them either (chance alone moves the "
             f"influence by {influence.chance:.2f}, from 0 = retrained to 1 = never removed); raise "
             "audit.models, or audit several requests together",
         )
     return Verdict(
         "passed",
-        f"the removed rows' influence on their own answers is {influence.value:.2f} of what it "
+        f"the removed rows' influence on their own predictions is {influence.value:.2f} of what it "
         f"was (0 = like retraining, give or take {influence.chance:.2f} by chance), their margins "
         "and the test accuracies are within the limits, and a version that removed nothing would "
         "have been found out",

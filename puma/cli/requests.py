@@ -26,7 +26,7 @@ from puma.project.workspace import Workspace
 
 if TYPE_CHECKING:
     from puma.requests.deletion_set import DeletionSet
-    from puma.workflows.remove import Answer
+    from puma.workflows.remove import RemovalOutcome
 
 
 def request(dataset: DatasetName) -> None:
@@ -74,14 +74,14 @@ def remove(
     # As in dvc.yaml: with models this small threads wait for each other longer than they work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with crashes_exit_with_2():
-        from puma.workflows.remove import answer
+        from puma.workflows.remove import remove_request
 
-        done = answer(workspace, dataset, version, deletions, method=method, budget=budget)
+        done = remove_request(workspace, dataset, version, deletions, method=method, budget=budget)
     if as_json:
         typer.echo(json.dumps(_as_json(done), indent=2, allow_nan=False))
     else:
         _print_outcome(done)
-    if not done.row.passed:
+    if not done.version.passed:
         raise typer.Exit(FAILED)
 
 
@@ -127,23 +127,23 @@ def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
         )
 
 
-def _as_json(done: Answer) -> dict[str, object]:
+def _as_json(done: RemovalOutcome) -> dict[str, object]:
     return {
         "dataset": done.dataset,
         "outcome": done.outcome,
         "n_rows": done.n_rows,
         "n_subjects": done.n_subjects,
-        "removals_since_training": done.sequence.count,
-        "cumulative_drift": done.sequence.drift,
-        "retrain_due": done.due,
+        "removals_since_training": done.history.count,
+        "cumulative_drift": done.history.drift,
+        "retrain_due": done.retrain_due,
         "seconds": done.seconds,
-        "version": done.row.to_dict(),
+        "version": done.version.to_dict(),
     }
 
 
-def _print_outcome(done: Answer) -> None:
-    name = f"puma-{done.dataset} version {done.row.version}"
-    rows = sorted((*done.compared, done.row), key=lambda row: row.version)
+def _print_outcome(done: RemovalOutcome) -> None:
+    name = f"puma-{done.dataset} version {done.version.version}"
+    rows = sorted((*done.compared, done.version), key=lambda row: row.version)
     print_comparison(f"puma-{done.dataset}", rows)
     outcome = {
         "registered": f"{name} registered: {done.n_rows} rows of {done.n_subjects} people removed",
@@ -151,10 +151,10 @@ def _print_outcome(done: Answer) -> None:
         "nothing left": f"{name} is without all of these people already; nothing was registered",
     }
     typer.echo(f"{outcome[done.outcome]}, in {done.seconds:.1f} s")
-    typer.echo(f"audit: {(done.row.verdict or 'none').replace('_', ' ')}")
-    count, drift = done.sequence.count, done.sequence.drift
+    typer.echo(f"audit: {(done.version.verdict or 'none').replace('_', ' ')}")
+    count, drift = done.history.count, done.history.drift
     typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
-    if done.due is not None:
-        typer.echo(f"a full training is due: {done.due}; run it with --method retrain")
-    if done.row.passed and "champion" not in done.row.aliases:
-        typer.echo(f"let it serve: puma promote {done.dataset} {done.row.version}")
+    if done.retrain_due is not None:
+        typer.echo(f"a full training is due: {done.retrain_due}; run it with --method retrain")
+    if done.version.passed and "champion" not in done.version.aliases:
+        typer.echo(f"let it serve: puma promote {done.dataset} {done.version.version}")

@@ -1,5 +1,7 @@
-"""What the audit stage reads and writes. Apart from the rest of the pipeline, so that a change of
-the audit does not train models again."""
+"""What the audit stage reads and writes.
+
+It is apart from the models, so that a change of the audit does not train models again.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +20,34 @@ from puma.requests.digest import project_key
 from puma.settings import ORIGINAL
 
 
-def load_evidence(workspace: Workspace, name: str, original: str = ORIGINAL) -> Evidence:
-    """What the shadow and reference stages trained for audits of ``original`` and its removals."""
-    return Evidence(
-        ShadowAttack.load(workspace.attack(name)),
-        LiRA(Population.load(workspace.shadows(name))),
-        Population.load(workspace.reference(name, original, WITH)),
-        Population.load(workspace.reference(name, original, WITHOUT)),
-    )
-
-
-def evidence_for(
+def load_evidence(
     workspace: Workspace,
     deletion_set: DeletionSet,
     original: str = ORIGINAL,
     *,
     progress: bool = True,
 ) -> Evidence:
-    """What audits of ``deletion_set`` compare with, whatever request the pipeline answers.
+    """Load what audits of ``deletion_set`` compare with.
 
-    Models without its rows are trained where those of the reference stage answer another one;
-    all the others are the stages'. Raises AuditError when those are absent, or not as many as
-    params.yaml says.
+    The shadow and reference stages trained it. Only where the models without the rows are of
+    another request, they are trained here.
+
+    Args:
+        workspace: The project.
+        deletion_set: The audited request.
+        original: The original that the audited version was made from.
+        progress: Whether to show a bar while models are trained.
+
+    Raises:
+        AuditError: The models are absent, or not as many as params.yaml says.
     """
     data, settings = deletion_set.dataset, workspace.settings
-    evidence = load_evidence(workspace, data.name, original)
+    evidence = Evidence(
+        ShadowAttack.load(workspace.attack(data.name)),
+        LiRA(Population.load(workspace.shadows(data.name))),
+        Population.load(workspace.reference(data.name, original, WITH)),
+        Population.load(workspace.reference(data.name, original, WITHOUT)),
+    )
     audit = settings.audit
     trained = (len(evidence.with_rows), len(evidence.lira.shadows))
     if trained != (audit.models, audit.shadow_models):
@@ -58,29 +63,34 @@ def evidence_for(
     return replace(evidence, without_rows=rest)
 
 
-def record_audit(
-    workspace: Workspace, version: str, deletion_set: DeletionSet, report: AuditReport
-) -> None:
-    """Save what the audit of ``version`` found, with the weights and the request it is about.
-
-    Raises DataError, with nothing written, when the version was made for another request.
-    """
-    name = deletion_set.dataset.name
-    receipt = ModelRecord.read(workspace.model_record(name, version))
-    digest = deletion_set.digest(project_key(workspace.key))
-    if receipt.deletion_digest not in (None, digest):
-        raise DataError(
-            f"{name}: {version} answers another request than the one in "
-            f"{workspace.deletion_set(name)}; run `dvc repro` to remove these rows first"
-        )
-    record = AuditRecord(
-        weights_digest=receipt.weights_digest,
-        deletion_digest=digest,
+def audit_record(report: AuditReport, weights_digest: str, deletion_digest: str) -> AuditRecord:
+    """Describe ``report``, of these weights and this request, without the data of its plots."""
+    return AuditRecord(
+        weights_digest=weights_digest,
+        deletion_digest=deletion_digest,
         verdict=report.verdict.name,
         verdict_reason=report.verdict.reason,
         metrics=report.metrics,
         unresolved=report.unresolved,
     )
-    record.write(workspace.audit(name, version))
-    shown = {"verdict": report.verdict.name, **receipt.metrics, **report.metrics}
+
+
+def record_audit(
+    workspace: Workspace, version: str, deletion_set: DeletionSet, report: AuditReport
+) -> None:
+    """Write the audit of ``version``, and its metrics for `dvc metrics`.
+
+    Raises:
+        DataError: The version was made for another request. Nothing is written.
+    """
+    name = deletion_set.dataset.name
+    record = ModelRecord.read(workspace.model_record(name, version))
+    digest = deletion_set.digest(project_key(workspace.key))
+    if record.deletion_digest not in (None, digest):
+        raise DataError(
+            f"{name}: {version} answers another request than the one in "
+            f"{workspace.deletion_set(name)}; run `dvc repro` to remove these rows first"
+        )
+    audit_record(report, record.weights_digest, digest).write(workspace.audit(name, version))
+    shown = {"verdict": report.verdict.name, **record.metrics, **report.metrics}
     write_json(workspace.metrics(name, version), shown)

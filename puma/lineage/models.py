@@ -1,4 +1,4 @@
-"""What the pipeline's stages hand to each other: models, deletion sets, and their receipts."""
+"""Models and deletion sets, as one stage of the pipeline writes and another reads them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from puma.errors import ModelError
 from puma.lineage.records import ModelIdentity, ModelRecord
 from puma.models import (
     Ensemble,
-    build_model,
     load_weights,
+    new_model,
     predictions,
     save_weights,
     weights_digest,
@@ -19,50 +19,56 @@ from puma.models import (
 from puma.project.files import sha256, write_text
 from puma.project.workspace import Workspace
 from puma.removal.base import Removal, Trained
+from puma.requests.archive import find_data
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
 from puma.settings import ORIGINAL, ModelSettings, original_of
 
 
 def load_trained(workspace: Workspace, name: str, original: str = ORIGINAL) -> Trained:
-    """The named original of dataset ``name`` as the train stage left it.
+    """Load an original of dataset ``name`` with its data, as the train stage left them.
 
-    Raises ModelError when the weights or the data are not those of the train stage's receipt.
+    Raises:
+        DataError: The data are absent, or not those that the original was trained on.
+        ModelError: The weights are not those of its model record.
     """
-    dataset = Dataset.load(workspace.data(name))
-    receipt = ModelRecord.read(workspace.model_record(name, original))
-    if receipt.data_digest != dataset.digest:
-        raise ModelError(
-            f"the model of {name!r} was trained on other data than {workspace.data(name)} "
-            "holds; run `dvc repro` to train it again"
-        )
-    initial = build_model(receipt.model, dataset, seed=receipt.seed)
+    record = ModelRecord.read(workspace.model_record(name, original))
+    dataset = find_data(workspace, name, record.data_digest)
     records = workspace.records(name, original)
     return Trained(
         load_model(workspace, name, original),
         dataset,
-        initial,
+        initial_model(record),
         original=original,
         records=records if records.exists() else None,
     )
 
 
 def load_model(workspace: Workspace, name: str, version: str) -> nn.Module:
-    """The weights of ``version`` of dataset ``name``, in eval mode.
+    """Load ``version`` of dataset ``name``, in eval mode.
 
-    Raises ModelError when they are not the ones of the receipt.
+    Raises:
+        ModelError: The weights are absent, or not those of its model record.
     """
-    receipt = ModelRecord.read(workspace.model_record(name, version))
-    dataset = Dataset.load(workspace.data(name))
+    record = ModelRecord.read(workspace.model_record(name, version))
     path = workspace.weights(name, version)
-    model = load_weights(build_model(receipt.model, dataset, seed=receipt.seed), path).eval()
-    if weights_digest(model) != receipt.weights_digest:
-        raise ModelError(f"{path} is not what its receipt describes; run `dvc repro`")
+    model = load_weights(initial_model(record), path).eval()
+    if weights_digest(model) != record.weights_digest:
+        raise ModelError(f"{path} is not what its model record describes; run `dvc repro`")
     return model
 
 
+def initial_model(identity: ModelIdentity) -> nn.Module:
+    """Build the model from which the training of ``identity``, or of its original, began."""
+    return new_model(identity.model, identity.shape, len(identity.classes), seed=identity.seed)
+
+
 def load_deletion_set(workspace: Workspace, dataset: Dataset) -> DeletionSet:
-    """The validated request of the request stage."""
+    """Read the request that the request stage validated.
+
+    Raises:
+        DeletionError: It is not a request of this dataset that params.yaml allows.
+    """
     return DeletionSet.read(
         workspace.deletion_set(dataset.name),
         dataset,
@@ -71,13 +77,13 @@ def load_deletion_set(workspace: Workspace, dataset: Dataset) -> DeletionSet:
 
 
 def record_original(workspace: Workspace, trained: Trained) -> ModelRecord:
-    """Save the weights of an original and the receipt that describes it.
+    """Save the weights of an original, its model record and its fingerprint.
 
-    Its records, if its method makes any, belong in ``workspace.records``: give ``fit`` that
+    What its method records during training belongs in ``workspace.records``: give ``fit`` that
     folder.
     """
     settings = workspace.settings
-    described = _receipt(
+    described = _record(
         trained.predictor,
         trained.dataset,
         method=trained.original,
@@ -87,35 +93,45 @@ def record_original(workspace: Workspace, trained: Trained) -> ModelRecord:
         metrics={"runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss if trained.history else (),
     )
-    receipt = _store(workspace, described, trained.predictor)
+    record = _store(workspace, described, trained.predictor)
     identity = workspace.identity(trained.dataset.name, trained.original)
-    write_text(identity, receipt.fingerprint + "\n")
-    return receipt
+    write_text(identity, record.fingerprint + "\n")
+    return record
 
 
 def record_removal(workspace: Workspace, removal: Removal) -> ModelRecord:
-    """Save the weights after a removal and the receipt that leads to its parent and its set."""
+    """Save the weights after a removal, and its model record.
+
+    Raises:
+        ModelError: As :func:`removal_record`.
+    """
     deletion_set = removal.deletion_set
     name = deletion_set.dataset.name
     parent = ModelRecord.read(workspace.model_record(name, original_of(removal.method)))
-    receipt = removal_record(removal, deletion_set, parent, project_key(workspace.key))
-    return _store(workspace, receipt, removal.predictor)
+    record = removal_record(removal, deletion_set, parent, project_key(workspace.key))
+    return _store(workspace, record, removal.predictor)
 
 
 def removal_record(
     removal: Removal, everybody: DeletionSet, parent: ModelIdentity, key: bytes
 ) -> ModelRecord:
-    """What ``removal`` made of ``parent``: a model without ``everybody``.
+    """Describe the model that ``removal`` made of ``parent``.
 
-    These are the people of the removal and those whom its parent was without already.
-    Raises ModelError when it removed from other weights than the parent's.
+    Args:
+        removal: The removal.
+        everybody: The people of the removal, and those whom the parent was without already.
+        parent: The version that it removed from.
+        key: The project's key, for the digest of ``everybody``.
+
+    Raises:
+        ModelError: It removed from other weights than those of ``parent``.
     """
     if removal.parent_weights != parent.weights_digest:
         raise ModelError(
             f"{removal.method} removed from other weights than those of {parent.method} of "
             f"{parent.dataset!r}; load the model with load_trained, or record the new one first"
         )
-    return _receipt(
+    return _record(
         removal.predictor,
         everybody.dataset,
         method=removal.method,
@@ -138,13 +154,13 @@ def removal_record(
 
 
 def _architecture(settings: ModelSettings, model: nn.Module) -> ModelSettings:
-    """What ``model`` is, when each of its members was built from ``settings``."""
+    """The settings of ``model``, whose members were each built from ``settings``."""
     if not isinstance(model, Ensemble):
         return settings
     return settings.model_copy(update={"members": len(model.members), "vote": model.vote})
 
 
-def _receipt(
+def _record(
     predictor: nn.Module, dataset: Dataset, *, metrics: dict[str, float], **described: object
 ) -> ModelRecord:
     predicted = predictions.logits(predictor, dataset.test.features).argmax(1).numpy()
@@ -162,10 +178,10 @@ def _receipt(
     )
 
 
-def _store(workspace: Workspace, receipt: ModelRecord, model: nn.Module) -> ModelRecord:
-    """Write the weights, then the receipt, which says where they are."""
-    path = workspace.weights(receipt.dataset, receipt.method)
+def _store(workspace: Workspace, record: ModelRecord, model: nn.Module) -> ModelRecord:
+    """Write the weights, then the record, which says where they are."""
+    path = workspace.weights(record.dataset, record.method)
     save_weights(model, path)
-    stored = receipt.model_copy(update={"weights": path.relative_to(workspace.root).as_posix()})
-    stored.write(workspace.model_record(receipt.dataset, receipt.method))
+    stored = record.model_copy(update={"weights": path.relative_to(workspace.root).as_posix()})
+    stored.write(workspace.model_record(record.dataset, record.method))
     return stored

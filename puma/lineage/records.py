@@ -1,14 +1,16 @@
-"""Receipts: what each model version is, where it came from, and what was measured of it.
+"""Model records: what each model version is, what it was made from, and what was measured of it.
 
-A receipt is written by the stage that made the weights and read by the stage that registers
-them, so that the registry can be rebuilt from receipts alone. It holds counts and digests,
+A model record is written by the stage that made the weights and read by the stage that registers
+them, so that the registry can be rebuilt from the records alone. It holds counts and digests,
 never a subject id or a row.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -17,7 +19,10 @@ from puma.project.files import sha256, write_json
 from puma.project.workspace import Workspace
 from puma.settings import ModelSettings, Strict, is_original, original_of
 
+Record = TypeVar("Record", "ModelRecord", "AuditRecord")
+
 RETRAIN = "retrain"
+# The metrics of the parent that a removal shows beside its own.
 BEFORE = ("attack_rate", "attack_auc", "removed_loss")
 # What a version is compared by: on its page in the registry and in the tables of the command line.
 HEADLINE_METRICS = (
@@ -39,10 +44,23 @@ HEADLINE_METRICS = (
 
 
 class ModelIdentity(Strict):
-    """All that makes one model version what it is, measurements excluded.
+    """What makes a model version the one it is, without any measurement.
 
-    ``parent``, a fingerprint, and the deletion fields are None for an original. The deletion
-    digest and the counts are of everybody whom the version is without.
+    Attributes:
+        dataset: The name of the dataset.
+        method: The removal method, or the name of the original.
+        seed: The seed of the initial weights and the batches.
+        data_digest: Of the dataset, training and test rows.
+        weights_digest: Of the parameters and buffers.
+        predictions_digest: Of the classes predicted for the test rows.
+        model: How the model is built.
+        shape: Of one example.
+        classes: Their names, in the order of the logits.
+        parent: The fingerprint of the version that it was made from; None for an original.
+        deletion_digest: Keyed digest of everybody whom it is without; None for an original.
+        n_removed: The training rows that it is without.
+        n_subjects: The people whose rows these are.
+        parameters: The settings of its training or its removal.
     """
 
     dataset: str
@@ -62,15 +80,15 @@ class ModelIdentity(Strict):
 
     @property
     def identity(self) -> str:
-        """As JSON, with sorted keys."""
+        """The fields of this class as JSON, with sorted keys."""
         own = self.model_dump(mode="json", include=set(ModelIdentity.model_fields))
         return json.dumps(own, sort_keys=True)
 
     @property
     def fingerprint(self) -> str:
-        """Names the version: the digest of its identity.
+        """The digest of the identity, which names the version.
 
-        Two runs of the same removal on the same weights share it, however long they took.
+        Two runs of the same removal on the same weights have the same fingerprint.
         """
         return sha256(self.identity.encode())
 
@@ -78,9 +96,13 @@ class ModelIdentity(Strict):
 class ModelRecord(ModelIdentity):
     """One model version and what was measured of it.
 
-    ``metrics`` are floats in the units of their names; ``loss_curve`` is the mean training
-    loss (nats) per epoch; ``weights`` is a path relative to the project root, None where no
-    stage keeps them.
+    Attributes:
+        weights: Path of the weights from the project root; None where no stage keeps them.
+        metrics: In the units of their names.
+        loss_curve: The mean training loss (nats) of each epoch.
+        verdict: Of its audit; None before it is audited.
+        verdict_reason: The sentence with the numbers behind the verdict.
+        unresolved: The names of the metrics that the data cannot resolve.
     """
 
     weights: str | None = None
@@ -91,25 +113,29 @@ class ModelRecord(ModelIdentity):
     unresolved: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all."""
         write_json(path, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, path: Path) -> ModelRecord:
-        """Raises DataError when ``path`` is absent, cannot be read, or is not a receipt."""
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise DataError(f"{path}: no such receipt; run `dvc repro` first") from error
-        except OSError as error:
-            raise _unreadable(path, error) from error
-        except ValidationError as error:
-            raise DataError(f"{path}: not a receipt ({error.error_count()} problems)") from error
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            DataError: ``path`` is absent, cannot be read, or is not a model record.
+        """
+        return _read(path, cls, "model record")
 
 
 class AuditRecord(Strict):
-    """Which weights an audit attacked, for which request, what it concluded, and its numbers.
+    """The result of one audit, and what it is about.
 
-    ``unresolved``: numbers that the data cannot tell, and why.
+    Attributes:
+        weights_digest: Of the audited weights.
+        deletion_digest: Keyed digest of the request that they were audited for.
+        verdict: One of :data:`puma.audit.VERDICTS`.
+        verdict_reason: The sentence with the numbers behind the verdict.
+        metrics: In the units of their names.
+        unresolved: Metrics that the data cannot resolve, and why.
     """
 
     weights_digest: str
@@ -120,77 +146,120 @@ class AuditRecord(Strict):
     unresolved: dict[str, str] = Field(default_factory=dict)
 
     def write(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all."""
         write_json(path, self.model_dump(mode="json"))
 
+    @classmethod
+    def read(cls, path: Path) -> AuditRecord:
+        """Read what :meth:`write` wrote.
 
-def read_model_records(workspace: Workspace, dataset: str) -> tuple[ModelRecord, ...]:
-    """The complete receipts of ``dataset``: the originals first, then each method in order.
+        Raises:
+            DataError: ``path`` is absent, cannot be read, or is not an audit.
+        """
+        return _read(path, cls, "audit")
 
-    The audit's metrics are merged in, and into a removal's also its parent's for the same
-    request (``attack_rate_before`` …), since a later request measures the parent anew; where
-    the same deletion was also retrained, every removal gains ``retrain_seconds`` and
-    ``speedup_vs_retrain``. Raises DataError when a
-    receipt or its audit is absent or malformed, or when they do not belong together: a removal
-    from another original, another request or other data than the rest, an audit of other
-    weights. Stages run one by one leave such a mixture; the pipeline does not.
+
+def with_audit(
+    record: ModelRecord,
+    audit: AuditRecord,
+    *,
+    before: Mapping[str, float] | None = None,
+    retrain_seconds: float | None = None,
+) -> ModelRecord:
+    """Add to ``record`` what its audit measured and concluded.
+
+    Args:
+        record: The audited version, as its removal or training left it.
+        audit: Its audit.
+        before: The metrics of its parent's audit for the same request; the new metrics
+            ``<name>_before`` are the :data:`BEFORE` of these. None for an original.
+        retrain_seconds: How long retraining for the same deletion set took, for the metrics
+            ``retrain_seconds`` and ``speedup_vs_retrain``. None where nothing was retrained.
+
+    Returns:
+        A new record. Its identity is that of ``record``.
     """
-    versions = workspace.settings.versions
-    found = {name: ModelRecord.read(workspace.model_record(dataset, name)) for name in versions}
-    requests = {receipt.deletion_digest for receipt in found.values()} - {None}
-    if len(requests) > 1:
-        raise _mixed(dataset, "the removals answer different requests")
-    receipts, audits = [], {}
-    for name, receipt in found.items():
-        if not is_original(name) and receipt.parent != found[original_of(name)].fingerprint:
-            raise _mixed(dataset, f"{name} was made from an earlier original")
-        if receipt.data_digest != found[versions[0]].data_digest:
-            raise _mixed(dataset, f"{name} was made from other data than {versions[0]}")
-        audit = audits[name] = _read_audit(workspace.audit(dataset, name))
-        if audit.weights_digest != receipt.weights_digest:
-            raise _mixed(dataset, f"the audit of {name} attacked other weights than it has now")
-        if audit.deletion_digest not in (requests or {audit.deletion_digest}):
-            raise _mixed(dataset, f"the audit of {name} was made for another request")
-        metrics = {**receipt.metrics, **audit.metrics}
-        if not is_original(name):
-            before = audits[original_of(name)].metrics
-            metrics |= {f"{key}_before": before[key] for key in BEFORE if key in before}
-        concluded = {
+    metrics = {**record.metrics, **audit.metrics}
+    if before is not None:
+        metrics |= {f"{name}_before": before[name] for name in BEFORE if name in before}
+    if retrain_seconds is not None:
+        metrics["retrain_seconds"] = retrain_seconds
+        metrics["speedup_vs_retrain"] = retrain_seconds / record.metrics["runtime_seconds"]
+    return record.model_copy(
+        update={
+            "metrics": metrics,
             "verdict": audit.verdict,
             "verdict_reason": audit.verdict_reason,
             "unresolved": tuple(sorted(audit.unresolved)),
         }
-        receipts.append(receipt.model_copy(update={"metrics": metrics, **concluded}))
-    return tuple(_with_speedup(receipt, receipts) for receipt in receipts)
+    )
+
+
+def read_model_records(workspace: Workspace, dataset: str) -> tuple[ModelRecord, ...]:
+    """Read the model records of ``dataset``, each with its audit: see :func:`with_audit`.
+
+    Returns:
+        The originals first, then each method in the order of params.yaml.
+
+    Raises:
+        DataError: A record or its audit is absent or malformed, or they do not belong together:
+            removals of different requests, a removal from another original or of other data, an
+            audit of other weights or for another request. The pipeline leaves no such mixture;
+            stages run one by one may.
+    """
+    versions = workspace.settings.versions
+    records = {name: ModelRecord.read(workspace.model_record(dataset, name)) for name in versions}
+    audits = {name: AuditRecord.read(workspace.audit(dataset, name)) for name in versions}
+    _check_belong_together(dataset, records, audits)
+    retrained = records.get(RETRAIN)
+    seconds = None if retrained is None else retrained.metrics["runtime_seconds"]
+    return tuple(
+        with_audit(record, audits[name])
+        if is_original(name)
+        else with_audit(
+            record,
+            audits[name],
+            before=audits[original_of(name)].metrics,
+            retrain_seconds=seconds,
+        )
+        for name, record in records.items()
+    )
+
+
+def _check_belong_together(
+    dataset: str, records: Mapping[str, ModelRecord], audits: Mapping[str, AuditRecord]
+) -> None:
+    first = next(iter(records))
+    requests = {record.deletion_digest for record in records.values()} - {None}
+    if len(requests) > 1:
+        raise _mixed(dataset, "the removals answer different requests")
+    for name, record in records.items():
+        audit = audits[name]
+        if not is_original(name) and record.parent != records[original_of(name)].fingerprint:
+            raise _mixed(dataset, f"{name} was made from an earlier original")
+        if record.data_digest != records[first].data_digest:
+            raise _mixed(dataset, f"{name} was made from other data than {first}")
+        if audit.weights_digest != record.weights_digest:
+            raise _mixed(dataset, f"the audit of {name} attacked other weights than it has now")
+        if requests and audit.deletion_digest not in requests:
+            raise _mixed(dataset, f"the audit of {name} was made for another request")
 
 
 def _mixed(dataset: str, what: str) -> DataError:
     return DataError(f"{dataset}: {what}; run `dvc repro` to bring the stages in step")
 
 
-def _read_audit(path: Path) -> AuditRecord:
+def _read(path: Path, kind: type[Record], what: str) -> Record:
     try:
-        return AuditRecord.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such audit; run `dvc repro` first") from error
+        raise DataError(f"{path}: no such {what}; run `dvc repro` first") from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); remove it and run `dvc repro`"
+        ) from error
     except ValidationError as error:
-        raise DataError(f"{path}: not an audit ({error.error_count()} problems)") from error
-
-
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read ({error.strerror}); remove it and run `dvc repro`")
-
-
-def _with_speedup(receipt: ModelRecord, all_receipts: list[ModelRecord]) -> ModelRecord:
-    if receipt.deletion_digest is None:
-        return receipt
-    for other in all_receipts:
-        if other.method == RETRAIN and other.deletion_digest == receipt.deletion_digest:
-            seconds = other.metrics["runtime_seconds"]
-            extra = {
-                "retrain_seconds": seconds,
-                "speedup_vs_retrain": seconds / receipt.metrics["runtime_seconds"],
-            }
-            return receipt.model_copy(update={"metrics": {**receipt.metrics, **extra}})
-    return receipt
+        raise DataError(
+            f"{path}: not a PUMA {what} ({error.error_count()} problems); remove it and run "
+            "`dvc repro`"
+        ) from error

@@ -1,9 +1,13 @@
-"""PlotData. Every function returns a figure; none shows, saves, or names a subject."""
+"""Figures. Every function returns one; none shows, saves, or names a subject.
+
+``workflows``, ``cli`` and notebooks may import it. It imports only the data and the project.
+"""
 
 from __future__ import annotations
 
 from puma.plots.audits import (
     attack_quality,
+    audit_figures,
     loss_changes,
     loss_distributions,
     margins_against_retraining,
@@ -27,6 +31,7 @@ __all__ = [
     "NEUTRAL",
     "PLANE",
     "attack_quality",
+    "audit_figures",
     "class_balance",
     "comparison",
     "decision_regions",

@@ -1,8 +1,9 @@
-"""What an audit saw: attacks, losses and margins, and retrained models beside them."""
+"""Figures of an audit: attacks, losses and margins, with retrained models beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,9 +12,26 @@ from sklearn.metrics import roc_curve
 
 from puma.plots.style import COLOURS, NEUTRAL
 
+if TYPE_CHECKING:  # every stage imports this room, and would depend on what it imports
+    from puma.audit import PlotData
+
+
+def audit_figures(data: PlotData, titles: tuple[str, str]) -> dict[str, Figure]:
+    """Draw the figures that are kept of every audit, by the names of their files.
+
+    Args:
+        data: What the audit found; ``report.plot_data``.
+        titles: The names of the parent and of the audited version.
+    """
+    return {
+        "margins": margins_against_retraining(data.margins),
+        "losses": loss_distributions(data.losses_before, data.losses_after, titles=titles),
+        "roc": roc_curves(data.scores, data.retrained_scores),
+    }
+
 
 def attack_quality(accuracy: float, auc: float) -> Figure:
-    """How well the attack does where the truth is known, against a coin."""
+    """Draw the attack's accuracy on a held-out shadow model, beside that of guessing."""
     figure = Figure(figsize=(5, 2), layout="constrained")
     axes = figure.subplots()
     bars = axes.barh(["AUC", "balanced accuracy"], [auc, accuracy], color=NEUTRAL)
@@ -28,7 +46,7 @@ def attack_quality(accuracy: float, auc: float) -> Figure:
 def loss_distributions(
     before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], *, titles: tuple[str, str]
 ) -> Figure:
-    """Per-example losses (nats) of each group, one panel a model, on one logarithmic axis."""
+    """Draw the losses (nats) of each group, one panel per version, on one logarithmic axis."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     smallest = 1e-6
@@ -49,9 +67,13 @@ def roc_curves(
     scores: Mapping[str, Mapping[str, np.ndarray]],
     retrained: Sequence[Mapping[str, np.ndarray]],
 ) -> Figure:
-    """LiRA on removed against unseen rows, both axes logarithmic, before and after the removal.
+    """Draw LiRA's ROC curves of removed against unseen rows, before and after the removal.
 
-    The band is what retrained models show: the aim is to lie in it, not on the diagonal.
+    The band is that of retrained models. A good removal lies in the band, not on the diagonal.
+
+    Args:
+        scores: "before" and "after" -> "removed" and "unseen" -> scores.
+        retrained: The same two groups of each retrained model.
     """
     figure = Figure(figsize=(5, 4.4), layout="constrained")
     axes = figure.subplots()
@@ -88,9 +110,10 @@ def _roc(scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def margins_against_retraining(margins: np.ndarray) -> Figure:
-    """Each removed row's logit margin before and after, over the range of retrained models.
+    """Draw each removed row's margin before and after, over the range of retrained models.
 
-    ``margins``: (m, 3 + k), see :class:`puma.audit.PlotData`; rows ordered by the band's middle.
+    Args:
+        margins: (m, 3 + k), see :class:`puma.audit.PlotData`.
     """
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -115,7 +138,7 @@ def margins_against_retraining(margins: np.ndarray) -> Figure:
 
 
 def remaining_influence(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
-    """What is left of the removed rows' influence in each version, with its interval."""
+    """Draw the remaining influence of the removed rows in each version, with its interval."""
     figure = Figure(figsize=(8, 1.2 + 0.4 * len(labels)), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(labels))
@@ -136,7 +159,12 @@ def remaining_influence(labels: Sequence[str], metrics: Sequence[Mapping[str, fl
 
 
 def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray) -> Figure:
-    """One dot a model: the mean logit margin of the removed rows, by whether it saw them."""
+    """Draw the mean margin of the removed rows, one dot per model, by whether it saw them.
+
+    Args:
+        with_rows: (k, m) margins of the models that were trained on them.
+        without_rows: (k, m) margins of those that were not.
+    """
     figure = Figure(figsize=(6, 1.8), layout="constrained")
     axes = figure.subplots()
     for place, (values, colour) in enumerate(
@@ -151,7 +179,7 @@ def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray) -> Figure:
 
 
 def loss_changes(changes: Mapping[str, np.ndarray]) -> Figure:
-    """How much the removal raised each example's loss (nats), group by group."""
+    """Draw by how much the removal raised each example's loss (nats), group by group."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
     values = np.concatenate(list(changes.values()))
@@ -166,7 +194,7 @@ def loss_changes(changes: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def _shares(axes: Axes, name: str, values: np.ndarray, edges: np.ndarray, said: str) -> None:
+def _shares(axes: Axes, name: str, values: np.ndarray, edges: np.ndarray, detail: str) -> None:
     """The share of a group's ``values`` in every bin, as one outline."""
     axes.hist(
         values,
@@ -175,5 +203,5 @@ def _shares(axes: Axes, name: str, values: np.ndarray, edges: np.ndarray, said: 
         histtype="step",
         linewidth=1.8,
         color=COLOURS[name],
-        label=f"{name} ({said})",
+        label=f"{name} ({detail})",
     )

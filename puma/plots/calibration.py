@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from puma.plots.style import COLOURS, NEUTRAL
 
-
-class Reliability(Protocol):
-    """What is drawn of a :class:`puma.calibration.Reliability`.
-
-    Not that class itself: every stage of the pipeline imports the pictures, and what they import
-    would be a dependency of all.
-    """
-
-    @property
-    def edges(self) -> np.ndarray: ...
-
-    @property
-    def counts(self) -> np.ndarray: ...
-
-    @property
-    def confidence(self) -> np.ndarray: ...
-
-    @property
-    def accuracy(self) -> np.ndarray: ...
-
-    @property
-    def ece(self) -> float: ...
-
-    @property
-    def mce(self) -> float: ...
+if TYPE_CHECKING:  # every stage imports this room, and would depend on what it imports
+    from puma.calibration import Reliability
 
 
 def reliability_diagram(models: Mapping[str, Reliability]) -> Figure:
-    """Accuracy in every bin of confidence, one panel a model, and how many answers lie there.
+    """Draw the accuracy and the number of predictions in every bin of confidence.
 
-    Bars that end below the diagonal are over-confident answers; each bar reaches from 0 to the
-    accuracy, and the mark shows the mean confidence that it should have reached.
+    There is one panel per model. A bar shows the accuracy, its mark the mean confidence: a bar
+    that ends below its mark is over-confident.
     """
     figure = Figure(figsize=(4.5 * len(models), 4.8), layout="constrained")
     panels = figure.subplots(
@@ -65,7 +42,7 @@ def reliability_diagram(models: Mapping[str, Reliability]) -> Figure:
         lower.set_xlabel("confidence")
     panels[0, 0].set_xlim(0, 1)
     panels[0, 0].set_ylim(0, 1)
-    panels[0, 0].set_ylabel("share of right answers")
-    panels[1, 0].set_ylabel("answers")
+    panels[0, 0].set_ylabel("share of correct predictions")
+    panels[1, 0].set_ylabel("predictions")
     panels[0, 0].legend(loc="upper left")
     return figure

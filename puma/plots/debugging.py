@@ -1,6 +1,6 @@
-"""Suspect labels: what rankings find where the truth is known, and what they say where it is not.
+"""Figures of suspect labels.
 
-Of real people's rows only counts are drawn; single rows are drawn of the synthetic sets alone.
+Of real people's rows only counts are drawn. Single rows are drawn of the synthetic sets alone.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ GRID = 200  # points along each side of a decision region
 
 
 def found_curves(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """Share of the wrong labels found against the share of rows inspected, one line a ranking.
+    """Draw the share of wrong labels found against the share of rows inspected.
 
-    ``curves``: name -> what :func:`puma.label_errors.found_curve` returned. The dashed line is
-    inspecting rows at random. The paper's figure of corrupted samples discovered.
+    This is the paper's figure of corrupted samples discovered, one line per ranking. The dashed
+    line is for rows inspected at random.
+
+    Args:
+        curves: Name -> what :func:`puma.label_errors.found_curve` returned.
     """
     return found_panels({"": curves})
 
 
 def found_panels(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
-    """The same for several sets of curves: title -> curves, of the same names, three a line."""
+    """Draw :func:`found_curves` for several sets of the same names: title -> curves."""
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 4 * columns, 4 * lines), layout="constrained")
@@ -59,11 +62,17 @@ def found_panels(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]
 def decision_regions(
     predict: Callable[[Tensor], Tensor], dataset: Dataset, marked: Mapping[str, Tensor]
 ) -> Figure:
-    """The class that a model gives every point of the plane, the training rows, and marks.
+    """Draw the class predicted at every point of the plane, the training rows, and marked rows.
 
-    predict: (n, 2) features -> (n, classes) logits. marked: name -> long training rows, one
-    panel each. A row's colour is its own label. Raises DataError for a dataset outside of
-    ``PLANE``: the rows of others may be people's.
+    A row's colour is its own label.
+
+    Args:
+        predict: (n, 2) features -> (n, classes) logits.
+        dataset: One of :data:`PLANE`.
+        marked: Name -> int64 training rows; one panel each.
+
+    Raises:
+        DataError: The dataset is another, whose rows may be people's.
     """
     if dataset.name not in PLANE:
         raise DataError(
@@ -78,8 +87,8 @@ def decision_regions(
     x, y = (np.linspace(*ends, GRID) for ends in zip(low - margin, high + margin, strict=True))
     points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     with torch.no_grad():
-        answers = predict(torch.from_numpy(points).to(dataset.train.features.dtype)).argmax(1)
-    regions = answers.reshape(GRID, GRID).numpy()
+        predicted = predict(torch.from_numpy(points).to(dataset.train.features.dtype)).argmax(1)
+    regions = predicted.reshape(GRID, GRID).numpy()
     shades = SERIES[: len(dataset.classes)]
     borders = np.arange(len(dataset.classes) + 1) - 0.5
     for axes, (name, rows) in zip(panels, marked.items(), strict=True):
@@ -99,12 +108,20 @@ def decision_regions(
 
 
 def suspicion_against_loss(suspicion: Tensor, loss: Tensor, *, top: int, method: str) -> Figure:
-    """Left: how suspicion is distributed, and where the ``top`` most suspect rows begin.
+    """Draw the distribution of a method's suspicion, and its ranking against that of the loss.
 
-    Right: the rows counted by their tenth of one ranking and of the other, the most suspect
-    tenth first. All on the diagonal: the method says what the loss says. Counts alone, no rows.
+    Left, a line marks where the ``top`` most suspect rows begin. Right, rows are counted by their
+    tenth in both rankings, the most suspect tenth first. If all are on the diagonal, the method
+    ranks as the loss does. Only counts are drawn, no rows.
 
-    suspicion, loss: (n,), higher is more suspect. Raises SettingsError unless 1 <= ``top`` <= n.
+    Args:
+        suspicion: (n,) by the method; higher is more suspect.
+        loss: (n,), higher is more suspect.
+        top: How many rows are to be inspected.
+        method: The name of the method.
+
+    Raises:
+        SettingsError: ``top`` is not in 1, ..., n.
     """
     if not 1 <= top <= len(suspicion):
         raise SettingsError(f"top must be between 1 and the {len(suspicion)} rows, got {top}")
@@ -138,8 +155,8 @@ def _places(scores: Tensor) -> np.ndarray:
 def _tenths(axes: Axes, by_loss: np.ndarray, by_method: np.ndarray, method: str) -> None:
     edges = np.linspace(0, 1, FEW_BINS + 1)
     counts, _, _ = np.histogram2d(by_loss, by_method, bins=(edges, edges))
-    picture = axes.pcolormesh(edges, edges, counts.T, cmap="Blues")
+    counted = axes.pcolormesh(edges, edges, counts.T, cmap="Blues")
     axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=0.8)
     axes.set_xlabel("place by loss, most suspect first")
     axes.set_ylabel(f"place by {method}")
-    axes.figure.colorbar(picture, ax=axes, label="rows")
+    axes.figure.colorbar(counted, ax=axes, label="rows")

@@ -1,4 +1,4 @@
-"""The data, the training of a model, and versions side by side."""
+"""Figures of the data, of the training of a model, and of versions side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puma.plots.style import NEUTRAL
 
 
 def class_balance(dataset: Dataset) -> Figure:
-    """Share of every class in the training and in the test split."""
+    """Draw the share of every class in the training and in the test split."""
     figure = Figure(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(dataset.classes))
@@ -29,7 +29,7 @@ def class_balance(dataset: Dataset) -> Figure:
 
 
 def loss_curve(loss: Sequence[float]) -> Figure:
-    """Mean training loss per epoch."""
+    """Draw the mean training loss (nats) of every epoch."""
     figure = Figure(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
     axes.plot(range(1, len(loss) + 1), loss, color=NEUTRAL)
@@ -40,7 +40,7 @@ def loss_curve(loss: Sequence[float]) -> Figure:
 
 
 def comparison(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
-    """Accuracy, attack and runtime of the versions ``labels``, one below the other."""
+    """Draw accuracy, attack rate and runtime of the versions named ``labels``."""
     figure = Figure(figsize=(11, 1.6 + 0.5 * len(labels)), layout="constrained")
     left, middle, right = figure.subplots(1, 3, sharey=True)
     _bars(left, labels, metrics, {"accuracy": "test", "retained_accuracy": "retained"})

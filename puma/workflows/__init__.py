@@ -1,4 +1,4 @@
 """Whole tasks on registered versions: remove a request, audit, rank suspect labels.
 
-Used by ``cli`` and notebooks.
+``cli``, ``benchmarks`` and notebooks may import it.
 """

@@ -1,41 +1,39 @@
-"""Which versions and methods the direct path has a way with."""
+"""What has to hold before ``puma remove`` changes anything."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from puma.errors import AbsentError, ModelError, RegistryError, SettingsError
 from puma.lineage.records import ModelIdentity
 from puma.project.workspace import Workspace
-from puma.registry import RegisteredVersion, model_name, open_store
-from puma.registry.certificate.verify import check_record
-from puma.registry.loading import load_identity
-from puma.registry.tombstones import tombstones
+from puma.registry import RegisteredVersion, Registry
 from puma.removal import METHODS, RemovalMethod, build_method
 from puma.settings import ORIGINAL, Settings
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
-
-def remover_of(
+def removal_method(
     method: str, settings: Settings, *, seed: int, budget: float | None = None
 ) -> RemovalMethod:
-    """The named method as params.yaml has it, but for ``seed`` and, if given, ``budget``.
+    """Build the named method as params.yaml has it, with this seed and budget.
 
-    Raises SettingsError for one that needs more than a model and its data, and for a budget that
-    it cannot have.
+    Args:
+        method: A key of :data:`puma.removal.METHODS`.
+        settings: Of the project.
+        seed: Of the version that it removes from.
+        budget: In nats; that of params.yaml if None.
+
+    Raises:
+        SettingsError: The method needs more than a model and its data, or has no such budget.
     """
     remover = build_method(method, settings.model_copy(update={"seed": seed}))
     if remover.original != ORIGINAL:
-        able = ", ".join(name for name, kind in METHODS.items() if kind.original == ORIGINAL)
+        possible = ", ".join(name for name, kind in METHODS.items() if kind.original == ORIGINAL)
         raise SettingsError(
             f"{method} needs what it recorded while its original was trained, which the registry "
-            f"does not hold; run it by `dvc repro`, or choose one of {able}"
+            f"does not hold; run it by `dvc repro`, or choose one of {possible}"
         )
     if budget is None:
         return remover
@@ -61,22 +59,23 @@ def refuse_other_kinds(identity: ModelIdentity, parent: RegisteredVersion) -> No
         )
 
 
-def refuse_broken_record(client: MlflowClient, dataset: str, found: ModelVersion) -> None:
-    """Raise RegistryError for a version whose certificate, or one above, cannot be relied on.
+def refuse_broken_record(registry: Registry, parent: RegisteredVersion) -> None:
+    """Raise RegistryError unless the certificate of ``parent`` and those above it hold.
 
-    What is made of it would take over what it says: whom it is without, and what moved it.
+    The new version's certificate repeats what they state of the people removed before.
     """
-    for finding in check_record(client, dataset, found):
+    for finding in registry.check_record(parent):
         if finding.state in ("fails", "unknown"):
             raise RegistryError(
-                f"nothing can be made of version {found.version}, as its record does not hold: "
-                f"{finding.field}: {finding.detail}; see `puma verify {dataset} {found.version}`"
+                f"nothing can be made of version {parent.version}, as its record does not hold: "
+                f"{finding.field}: {finding.detail}; see `puma verify {parent.dataset} "
+                f"{parent.version}`"
             )
 
 
-def refuse_lost_key(workspace: Workspace, rows: Sequence[RegisteredVersion]) -> None:
-    """Raise AbsentError where requests were answered, and the key of their digests is not here."""
-    if not workspace.key.exists() and any(row.deletion_digest for row in rows):
+def refuse_lost_key(workspace: Workspace, versions: Sequence[RegisteredVersion]) -> None:
+    """Raise AbsentError if there are removals, and the key of their digests is absent."""
+    if not workspace.key.exists() and any(each.deletion_digest for each in versions):
         raise AbsentError(
             f"{workspace.key} is not here, and with another key the same people would be others; "
             "restore it from a backup, or from whoever answered the earlier requests"
@@ -84,31 +83,32 @@ def refuse_lost_key(workspace: Workspace, rows: Sequence[RegisteredVersion]) -> 
 
 
 def refuse_other_training(
-    workspace: Workspace,
-    rows: Sequence[RegisteredVersion],
+    registry: Registry,
+    versions: Sequence[RegisteredVersion],
     parent: RegisteredVersion,
     identity: ModelIdentity,
 ) -> None:
-    """Raise SettingsError unless the audit's models, trained as params.yaml says, are like it."""
-    settings = workspace.settings
+    """Raise SettingsError unless params.yaml has the model and the training of ``parent``.
+
+    The audit trains models as params.yaml says, and compares the new version with them.
+    """
+    settings = registry.workspace.settings
     if identity.model != settings.model:
         raise SettingsError(
             f"version {parent.version} is not the model that params.yaml describes "
             f"({identity.model!r} there, {settings.model!r} here); put its settings back, since "
             "the audit trains models like it"
         )
-    client = open_store(workspace)
-    above = {row.version: row.parent_version for row in rows}
-    buried = tombstones(client, identity.dataset)
-    above |= {number: stone.parent_version for number, stone in buried.items()}
+    present = {each.version: each for each in versions}
+    erased = registry.tombstones(identity.dataset)
+    parents = {number: each.parent_version for number, each in present.items()}
+    parents |= {number: each.parent_version for number, each in erased.items()}
     number = parent.version
-    while (next_one := above[number]) is not None:
-        number = next_one
-    if number in buried:
-        return  # and with it what it was trained with
-    original = load_identity(
-        client, client.get_model_version(model_name(identity.dataset), str(number))
-    )
+    while (above := parents[number]) is not None:
+        number = above
+    if number in erased:
+        return  # how it was trained is erased, too
+    original = registry.identity(present[number])
     for name, value in settings.training.model_dump().items():
         if original.parameters.get(name) != value:
             raise SettingsError(

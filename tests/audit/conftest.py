@@ -18,7 +18,7 @@ from puma.audit import (
     ShadowAttack,
     everybody,
     halves,
-    logits_of,
+    predict,
     train_population,
     train_shadow_attack,
     without,
@@ -55,18 +55,20 @@ def mislabelled(n: int, seed: int, ids: list[str], *, share: float) -> Examples:
     return Examples.of(features, torch.where(drawn, others, clusters), ids)
 
 
-def answers_of(after: ArrayLike, labels: ArrayLike, before: ArrayLike | None = None) -> Predictions:
+def predictions_of(
+    after: ArrayLike, labels: ArrayLike, before: ArrayLike | None = None
+) -> Predictions:
     logits = torch.as_tensor(np.asarray(after, dtype=np.float64))
     parent = logits if before is None else torch.as_tensor(np.asarray(before, dtype=np.float64))
     truth = torch.as_tensor(np.asarray(labels, dtype=np.int64))
     return Predictions(parent, logits, truth, np.arange(len(truth)))
 
 
-def random_answers(n: int, seed: int, *, scale: float = 3.0) -> Predictions:
+def random_predictions(n: int, seed: int, *, scale: float = 3.0) -> Predictions:
     """Two unrelated versions' answers about n rows."""
     random = np.random.default_rng(seed)
     after, before = random.normal(0, scale, (2, n, CLASSES))
-    return answers_of(after, random.integers(CLASSES, size=n), before)
+    return predictions_of(after, random.integers(CLASSES, size=n), before)
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +108,7 @@ class Planted:
     def labels(self) -> torch.Tensor:
         return torch.cat([self.dataset.train.labels, self.dataset.test.labels])
 
-    def answers(self, after: torch.Tensor) -> Predictions:
+    def predictions(self, after: torch.Tensor) -> Predictions:
         return Predictions(self.original, after, self.labels, np.arange(len(self.labels)))
 
 
@@ -129,7 +131,7 @@ def planted(attack: ShadowAttack) -> Planted:
     def logits(data: Dataset, seed: int) -> torch.Tensor:
         trainer = QUICK.model_copy(update={"seed": seed})
         fitted = trainer.fit(build_model(MODEL, data, seed=seed), data, progress=False)
-        return logits_of(fitted.predictor, dataset)
+        return predict(fitted.predictor, dataset.train, dataset.test).after
 
     evidence = Evidence(
         attack,

@@ -1,4 +1,4 @@
-"""Verdicts on planted versions, and what their pictures show."""
+"""Verdicts on planted versions, and what their plots show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from scipy.special import log_softmax, logit, softmax
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from puma.audit import AuditReport, Evidence, LiRA, Population, audit_removal, margins
+from puma.audit import AuditReport, Evidence, LiRA, Population, audit_removal
+from puma.models.predictions import margins
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 from tests.audit.conftest import CLASSES, Planted
@@ -26,7 +27,7 @@ def audited(
     planted: Planted, after: Tensor, *, evidence: Evidence | None = None, **settings: float
 ) -> AuditReport:
     return audit_removal(
-        planted.answers(after),
+        planted.predictions(after),
         planted.dataset,
         planted.deletion_set,
         evidence or planted.evidence,
@@ -70,7 +71,7 @@ def test_a_version_that_forgot_half_is_in_the_middle(planted: Planted) -> None:
     rows = torch.from_numpy(REMOVED)
     labels = planted.labels[rows]
     there, here = (margins(each[rows], labels) for each in (planted.original, after))
-    after[rows, labels] += torch.from_numpy(there - here) / 2
+    after[rows, labels] += (there - here) / 2
     ends = [
         audited(planted, version).metrics["remaining_influence"]
         for version in (planted.retrained[0], planted.original)
@@ -154,16 +155,16 @@ def test_where_the_rows_left_no_trace_nothing_can_be_concluded(planted: Planted)
     rows = torch.from_numpy(REMOVED)
     wanted = level[REMOVED] + random.normal(0, 2, 30)
     found = margins(after[rows], planted.labels[rows])
-    after[rows, planted.labels[rows]] += torch.from_numpy(wanted - found)
+    after[rows, planted.labels[rows]] += torch.from_numpy(wanted) - found
     report = audited(planted, after, evidence=evidence)
     assert report.verdict.name == "inconclusive"
     assert report.metrics["influence_told_apart"] == report.metrics["audit_passed"] == 0
     assert "30 rows cannot be told apart" in report.verdict.reason
 
 
-def test_pictures_hold_the_sorted_numbers_of_every_group(planted: Planted) -> None:
+def test_plot_data_hold_the_sorted_numbers_of_every_group(planted: Planted) -> None:
     version, rows, labels = planted.retrained[0], np.arange(280), planted.labels.numpy()
-    found = audited(planted, version).pictures
+    found = audited(planted, version).plot_data
     groups = {"removed": REMOVED, "unseen": UNSEEN, "retained": RETAINED}
     for pictured, logits in (
         (found.losses_before, planted.original),
@@ -187,7 +188,7 @@ def test_pictures_hold_the_sorted_numbers_of_every_group(planted: Planted) -> No
     np.testing.assert_allclose(found.margins, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_pictures_do_not_say_whose_row_a_value_is(planted: Planted) -> None:
+def test_plot_data_do_not_say_whose_row_a_value_is(planted: Planted) -> None:
     random, order = np.random.default_rng(3), np.arange(280)
     for group in (REMOVED, RETAINED, UNSEEN):
         order[group] = random.permutation(group)
@@ -204,12 +205,12 @@ def test_pictures_do_not_say_whose_row_a_value_is(planted: Planted) -> None:
         in_order(known.with_rows, order),
         in_order(known.without_rows, order),
     )
-    answers = replace(planted.answers(planted.retrained[0]).at(order), rows=np.arange(280))
+    predictions = replace(planted.predictions(planted.retrained[0]).at(order), rows=np.arange(280))
     request = DeletionSet.of(planted.deletion_set.subject_ids, moved)
-    report = audit_removal(answers, moved, request, evidence, AuditSettings())
+    report = audit_removal(predictions, moved, request, evidence, AuditSettings())
     before = audited(planted, planted.retrained[0])
     assert report.metrics == pytest.approx(before.metrics, abs=1e-9)
-    here, there = report.pictures, before.pictures
+    here, there = report.plot_data, before.plot_data
     np.testing.assert_allclose(here.margins, there.margins, atol=1e-12)
     for first, second in (
         (here.losses_before, there.losses_before),

@@ -12,7 +12,7 @@ from puma.models.parallel import cores
 from puma.removal import SISA, RemovalMethod, Retrain
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, ModelSettings, Settings, SisaSettings, TrainingSettings
-from tests.audit.conftest import Planted, random_answers
+from tests.audit.conftest import Planted, random_predictions
 
 SETTINGS = Settings(
     seed=3,
@@ -112,8 +112,8 @@ def test_the_settings_say_in_how_many_processes(
 
 
 def test_evidence_brings_all_attacks(planted: Planted) -> None:
-    found, answers = planted.evidence, random_answers(50, 0)
+    found, predictions = planted.evidence, random_predictions(50, 0)
     assert set(found.attacks) == {*ATTACKS, "shadow", "lira"}
     for name, run in found.attacks.items():
         own = {"shadow": found.shadow.scores, "lira": found.lira.scores}
-        np.testing.assert_array_equal(run(answers), {**ATTACKS, **own}[name](answers))
+        np.testing.assert_array_equal(run(predictions), {**ATTACKS, **own}[name](predictions))

@@ -99,7 +99,7 @@ def test_bands_are_those_of_positions_by_the_other_models(
     expected = abs(low.mean()) + reach(low, confidence)
     assert found.chance == pytest.approx(expected, rel=1e-7)
     top, bottom = low.mean() + reach(low, confidence), high.mean() - reach(high, confidence)
-    assert found.told_apart is bool(top < bottom)
+    assert found.distinguishable is bool(top < bottom)
 
 
 @EVERY_CASE
@@ -130,7 +130,7 @@ def test_the_unit_and_the_origin_of_the_margins_do_not_matter(case: str, scale: 
     before = remaining_influence(*given)
     after = remaining_influence(*(scale * each + origin for each in given))
     assert (after.value, after.chance) == pytest.approx((before.value, before.chance), rel=1e-6)
-    assert after.told_apart is before.told_apart
+    assert after.distinguishable is before.distinguishable
 
 
 def draw(random: np.random.Generator, k: int, m: int) -> Floats:
@@ -138,6 +138,7 @@ def draw(random: np.random.Generator, k: int, m: int) -> Floats:
 
 
 @pytest.mark.parametrize(("m", "shift"), [(1, 3.0), (30, 0.0), (120, 0.0), (120, 0.4), (30, 3.0)])
+@pytest.mark.slow
 def test_retrained_models_lie_within_the_band_as_often_as_it_says(m: int, shift: float) -> None:
     random, draws, inside = np.random.default_rng(11), 80, 0
     for _ in range(draws):
@@ -159,17 +160,20 @@ def test_a_lower_confidence_gives_a_narrower_band_that_misses_more() -> None:
 @pytest.mark.parametrize(
     ("shift", "least", "most"), [(0.0, 0, 0.02), (0.2, 0, 0.1), (6.0, 0.95, 1)]
 )
-def test_groups_are_told_apart_when_they_differ(shift: float, least: float, most: float) -> None:
-    random, draws, told, found_out = np.random.default_rng(13), 60, 0, 0
+@pytest.mark.slow
+def test_groups_are_distinguishable_when_they_differ(
+    shift: float, least: float, most: float
+) -> None:
+    random, draws, apart, found_out = np.random.default_rng(13), 60, 0, 0
     for _ in range(draws):
         with_rows, without_rows = draw(random, 8, 20) + shift, draw(random, 8, 20)
         parent = draw(random, 1, 20)[0] + shift
         found = remaining_influence(parent, with_rows, without_rows)
-        told += found.told_apart
+        apart += found.distinguishable
         found_out += found.value > found.chance
-    assert least <= told / draws <= most
+    assert least <= apart / draws <= most
     if least:
-        assert found_out / draws > 0.95  # what told_apart promises
+        assert found_out / draws > 0.95  # what distinguishable promises
 
 
 @pytest.mark.parametrize("k", [3, 5, 20])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from puma.audit import LiRA, Population, auc, margins
+from puma.audit import LiRA, Population
 from puma.errors import AuditError
-from tests.audit.conftest import Planted, random_answers
+from puma.models.metrics import auc
+from tests.audit.conftest import Planted, random_predictions
 from tests.audit.oracles import Floats, likelihood_ratios
 
 
@@ -24,9 +25,9 @@ def shadows() -> Population:
 
 
 def test_scores_are_the_ratio_of_two_normal_likelihoods(shadows: Population) -> None:
-    answers = random_answers(12, 1).at(np.array([3, 0, 11, 5, 3]))
-    expected = likelihood_ratios(shadows, margins(answers.after, answers.labels), answers.rows)
-    np.testing.assert_allclose(LiRA(shadows).scores(answers), expected, rtol=1e-10)
+    predictions = random_predictions(12, 1).at(np.array([3, 0, 11, 5, 3]))
+    expected = likelihood_ratios(shadows, predictions.margins, predictions.rows)
+    np.testing.assert_allclose(LiRA(shadows).scores(predictions), expected, rtol=1e-10)
 
 
 def test_the_ratio_of_margins_takes_any_number_of_models(shadows: Population) -> None:
@@ -60,9 +61,9 @@ def test_members_score_higher_in_models_it_never_saw(planted: Planted) -> None:
         (planted.original, np.arange(160)),
         (planted.retrained[0], np.setdiff1d(np.arange(160), planted.deletion_set.rows.numpy())),
     ):
-        given = planted.answers(version)
+        given = planted.predictions(version)
         found = auc(lira.scores(given.at(members)), lira.scores(given.at(unseen)))
-        loss = auc(*(margins(part.after, part.labels) for part in map(given.at, (members, unseen))))
+        loss = auc(*(part.margins for part in map(given.at, (members, unseen))))
         assert found > 0.85
         assert found > loss
 
@@ -70,7 +71,7 @@ def test_members_score_higher_in_models_it_never_saw(planted: Planted) -> None:
 def test_removed_rows_of_a_retrained_model_look_like_no_members(planted: Planted) -> None:
     removed = planted.deletion_set.rows.numpy()
     lira = planted.evidence.lira
-    before, after = planted.answers(planted.original), planted.answers(planted.retrained[0])
+    before, after = planted.predictions(planted.original), planted.predictions(planted.retrained[0])
     assert (lira.scores(before.at(removed)) > 0).mean() > 0.7
     assert (lira.scores(after.at(removed)) > 0).mean() < 0.45
 
@@ -87,10 +88,10 @@ def test_a_row_with_fewer_than_two_models_on_a_side_is_refused(
     LiRA(shadows_of(shadows.margins, member))
 
 
-def test_answers_about_other_rows_are_refused(shadows: Population) -> None:
+def test_predictions_of_other_rows_are_refused(shadows: Population) -> None:
     with pytest.raises(AuditError, match="row 12 is none of the 12 rows of the shadow models"):
-        LiRA(shadows).scores(random_answers(13, 0))
-    assert len(LiRA(shadows).scores(random_answers(12, 0).at(np.arange(0)))) == 0
+        LiRA(shadows).scores(random_predictions(13, 0))
+    assert len(LiRA(shadows).scores(random_predictions(12, 0).at(np.arange(0)))) == 0
 
 
 def test_shadows_without_any_chance_are_refused() -> None:

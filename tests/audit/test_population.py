@@ -89,6 +89,7 @@ def test_the_seed_decides_and_every_model_has_its_own(
     assert len(np.unique(same.margins, axis=0)) == 3
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_number_of_processes(
     small: Dataset, members: np.ndarray, trained: Population
 ) -> None:

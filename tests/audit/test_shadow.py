@@ -12,18 +12,11 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from puma.audit import (
-    FEATURES,
-    ShadowAttack,
-    auc,
-    predict_examples,
-    rate,
-    shadow,
-    train_shadow_attack,
-)
+from puma.audit import FEATURES, ShadowAttack, predict, rate, shadow, train_shadow_attack
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import mlp
+from puma.models.metrics import auc
 from puma.models.training import History, train
 from puma.settings import ShadowSettings, TrainingSettings
 from tests.audit.conftest import (
@@ -31,9 +24,9 @@ from tests.audit.conftest import (
     MODEL,
     SHADOW,
     TRAINING,
-    answers_of,
     coin_flips,
-    random_answers,
+    predictions_of,
+    random_predictions,
 )
 
 
@@ -72,8 +65,8 @@ def outputs_and_labels(model: nn.Module, examples: Examples) -> Tensor:
 
 
 def test_members_score_higher(memory: Dataset, overfitted: nn.Module, attack: ShadowAttack) -> None:
-    members = attack.scores(predict_examples(overfitted, memory.train))
-    nonmembers = attack.scores(predict_examples(overfitted, memory.test))
+    members = attack.scores(predict(overfitted, memory.train))
+    nonmembers = attack.scores(predict(overfitted, memory.test))
     assert members.shape == (200,)
     assert min(members.min(), nonmembers.min()) >= 0
     assert max(members.max(), nonmembers.max()) <= 1
@@ -83,16 +76,17 @@ def test_members_score_higher(memory: Dataset, overfitted: nn.Module, attack: Sh
     assert 0.7 < attack.quality_auc <= 1
 
 
+@pytest.mark.slow
 def test_same_seed_same_attack_other_seed_another(memory: Dataset, attack: ShadowAttack) -> None:
-    answers = random_answers(50, 0)
+    predictions = random_predictions(50, 0)
     state = torch.get_rng_state()
     again = train_shadow_attack(memory, MODEL, TRAINING, SHADOW, seed=0, progress=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert (again.quality, again.quality_auc) == (attack.quality, attack.quality_auc)
-    expected = attack.scores(answers)
-    assert np.array_equal(again.scores(answers), expected)
+    expected = attack.scores(predictions)
+    assert np.array_equal(again.scores(predictions), expected)
     other = train_shadow_attack(memory, MODEL, TRAINING, SHADOW, seed=1, progress=False)
-    assert not np.array_equal(other.scores(answers), expected)
+    assert not np.array_equal(other.scores(predictions), expected)
 
 
 def test_shadows_have_distinct_seeds_and_members_under_a_tenth(
@@ -138,7 +132,7 @@ def test_quality_is_measured_on_the_held_out_shadow(
     assert list(calls).index("attack") < list(calls).index("shadow 4/4")
     held_out = calls["shadow 4/4"]
     truth = np.isin(memory.train.subject_ids, held_out.examples.subject_ids)
-    scores = attack.scores(predict_examples(held_out.model, memory.train))
+    scores = attack.scores(predict(held_out.model, memory.train))
     expected = balanced_accuracy_score(truth, scores > 0.5)
     assert attack.quality == pytest.approx(expected, abs=1e-12)
     assert attack.quality_auc == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
@@ -151,8 +145,8 @@ def test_saved_attack_gives_the_same_scores(tmp_path: Path, memory: Dataset, kin
     path = tmp_path / "deep" / "attack.pt"
     attack.save(path)
     loaded = ShadowAttack.load(path)
-    answers = random_answers(50, 1)
-    assert np.array_equal(loaded.scores(answers), attack.scores(answers))
+    predictions = random_predictions(50, 1)
+    assert np.array_equal(loaded.scores(predictions), attack.scores(predictions))
     assert (loaded.classes, loaded.features, loaded.quality, loaded.quality_auc) == (
         CLASSES,
         kind,
@@ -176,29 +170,29 @@ def test_features_are_those_of_their_names() -> None:
 
 
 def test_sorted_features_treat_all_classes_alike() -> None:
-    answers, order = random_answers(40, 2), torch.tensor([2, 0, 3, 1])
-    renamed = (answers.after[:, order], order.argsort()[answers.labels])
+    predictions, order = random_predictions(40, 2), torch.tensor([2, 0, 3, 1])
+    renamed = (predictions.after[:, order], order.argsort()[predictions.labels])
     for kind, alike in (("sorted", True), ("softmax", False), ("softmax_label", False)):
         found = FEATURES[kind](*renamed)
-        assert torch.allclose(found, FEATURES[kind](answers.after, answers.labels)) is alike
+        assert torch.allclose(found, FEATURES[kind](predictions.after, predictions.labels)) is alike
 
 
 def test_the_softmax_alone_does_not_know_the_label() -> None:
-    answers = random_answers(40, 3)
-    others = (answers.labels + 1) % CLASSES
+    predictions = random_predictions(40, 3)
+    others = (predictions.labels + 1) % CLASSES
     for kind, blind in (("softmax", True), ("sorted", False), ("softmax_label", False)):
-        found = FEATURES[kind](answers.after, others)
-        assert torch.equal(found, FEATURES[kind](answers.after, answers.labels)) is blind
+        found = FEATURES[kind](predictions.after, others)
+        assert torch.equal(found, FEATURES[kind](predictions.after, predictions.labels)) is blind
 
 
 def test_scores_are_the_networks_probability_of_a_member(attack: ShadowAttack) -> None:
-    answers = random_answers(60, 4)
-    hidden = np.hstack([softmax(answers.after.numpy(), 1), np.eye(CLASSES)[answers.labels]])
+    predictions = random_predictions(60, 4)
+    hidden = np.hstack([softmax(predictions.after.numpy(), 1), np.eye(CLASSES)[predictions.labels]])
     weights = [value.double().numpy() for value in attack.network.state_dict().values()]
     for layer in range(0, len(weights), 2):
         hidden = np.maximum(hidden, 0) if layer else hidden
         hidden = hidden @ weights[layer].T + weights[layer + 1]
-    np.testing.assert_allclose(attack.scores(answers), softmax(hidden, 1)[:, 1], atol=1e-5)
+    np.testing.assert_allclose(attack.scores(predictions), softmax(hidden, 1)[:, 1], atol=1e-5)
 
 
 def test_what_is_not_an_attack_is_refused(tmp_path: Path) -> None:
@@ -212,8 +206,8 @@ def test_what_is_not_an_attack_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_class_counts_are_refused(attack: ShadowAttack) -> None:
-    with pytest.raises(AuditError, match="answers with 3 classes, the attack was trained for 4"):
-        attack.scores(answers_of(np.zeros((2, 3)), [0, 1]))
+    with pytest.raises(AuditError, match="predicts 3 classes, the attack was trained for 4"):
+        attack.scores(predictions_of(np.zeros((2, 3)), [0, 1]))
 
 
 def test_too_few_rows_for_a_shadow_are_refused() -> None:

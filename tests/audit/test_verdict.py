@@ -31,9 +31,9 @@ class Findings:
 
     influence: float = 0.0
     influence_chance: float = 0.1
-    told_apart: bool = True
-    surer: float = 0.5
-    surer_chance: float = 0.1
+    distinguishable: bool = True
+    confidence: float = 0.5
+    confidence_chance: float = 0.1
     ratio: float = 1.0
     gap_chance: float = 0.3
     below: bool = True
@@ -51,8 +51,8 @@ class Findings:
             for each in zip(names, audited, self.parent, self.retrained, strict=True)
         ]
         return judge(
-            RemainingInfluence(self.influence, self.influence_chance, self.told_apart),
-            RelativeConfidence(self.surer, self.surer_chance),
+            RemainingInfluence(self.influence, self.influence_chance, self.distinguishable),
+            RelativeConfidence(self.confidence, self.confidence_chance),
             GapToRetraining(2 * self.ratio, 2.0, 9.0, self.gap_chance, self.below),
             (utilities[0], utilities[1]),
             self.lost,
@@ -69,7 +69,7 @@ STILL, PAST, LOST = "forgetting_incomplete", "over_forgotten", "utility_lost"
     ("changes", "expected"),
     [
         ({}, PASSED),
-        ({"told_apart": False}, "inconclusive"),
+        ({"distinguishable": False}, "inconclusive"),
         # The influence: at most the limit, or chance where that is more, on either side.
         ({"influence": 0.25}, PASSED),
         ({"influence": 0.26}, STILL),
@@ -79,16 +79,16 @@ STILL, PAST, LOST = "forgetting_incomplete", "over_forgotten", "utility_lost"
         ({"influence": 0.41, "influence_chance": 0.4}, STILL),
         ({"influence": -0.39, "influence_chance": 0.4}, PASSED),
         ({"influence": -0.41, "influence_chance": 0.4}, PAST),
-        ({"influence": 1.0, "told_apart": False}, STILL),
-        ({"influence": 0.39, "influence_chance": 0.4, "told_apart": False}, "inconclusive"),
-        # The chance to be surer, counted from one half.
-        ({"surer": 0.79}, PASSED),
-        ({"surer": 0.81}, STILL),
-        ({"surer": 0.21}, PASSED),
-        ({"surer": 0.19}, PAST),
-        ({"surer": 0.9, "surer_chance": 0.41}, PASSED),
-        ({"surer": 0.95, "surer_chance": 0.41}, STILL),
-        ({"surer": 0.0, "surer_chance": 0.6}, PASSED),
+        ({"influence": 1.0, "distinguishable": False}, STILL),
+        ({"influence": 0.39, "influence_chance": 0.4, "distinguishable": False}, "inconclusive"),
+        # The relative confidence, counted from one half.
+        ({"confidence": 0.79}, PASSED),
+        ({"confidence": 0.81}, STILL),
+        ({"confidence": 0.21}, PASSED),
+        ({"confidence": 0.19}, PAST),
+        ({"confidence": 0.9, "confidence_chance": 0.41}, PASSED),
+        ({"confidence": 0.95, "confidence_chance": 0.41}, STILL),
+        ({"confidence": 0.0, "confidence_chance": 0.6}, PASSED),
         # The gap: a ratio, and its side.
         ({"ratio": 2.0, "below": False}, PASSED),
         ({"ratio": 2.1, "below": False}, STILL),
@@ -112,10 +112,10 @@ STILL, PAST, LOST = "forgetting_incomplete", "over_forgotten", "utility_lost"
         ({"accuracy": 0.64, "retrained": (0.68, 0.7)}, LOST),
         ({"lost": (2,)}, LOST),
         # The first that holds: utility, then what is too far, then what cannot be told.
-        ({"accuracy": 0.5, "influence": 1.0, "told_apart": False}, LOST),
+        ({"accuracy": 0.5, "influence": 1.0, "distinguishable": False}, LOST),
         ({"lost": (0,), "influence": -1.0}, LOST),
-        ({"surer": 0.0, "told_apart": False}, PAST),
-        ({"influence": 1.0, "surer": 0.0}, STILL),
+        ({"confidence": 0.0, "distinguishable": False}, PAST),
+        ({"influence": 1.0, "confidence": 0.0}, STILL),
     ],
 )
 def test_the_verdict_is_that_of_the_first_rule_that_holds(
@@ -136,7 +136,7 @@ def test_there_are_five_verdicts_and_one_of_them_passes() -> None:
     ("changes", "limit"),
     [
         ({"influence": 0.26}, {"max_influence": 0.27}),
-        ({"surer": 0.81}, {"max_surer": 0.32}),
+        ({"confidence": 0.81}, {"max_surer": 0.32}),
         ({"ratio": 2.1, "below": False}, {"max_gap": 2.2}),
         ({"ratio": 2.1, "below": True}, {"max_gap": 2.2}),
         ({"accuracy": 0.769}, {"max_accuracy_loss": 0.04}),
@@ -168,8 +168,8 @@ def test_a_model_nearer_than_retrained_ones_are_to_each_other_passes(
         ({"influence": 0.61}, ("influence", "0.61", "up to 0.25")),
         ({"influence": -0.61}, ("influence", "-0.61", "up to 0.25", "loss is too high")),
         ({"influence": 0.61, "influence_chance": 0.5}, ("0.61", "up to 0.50")),
-        ({"surer": 0.93}, ("surer", "0.93", "0.5 = like retraining", "up to 0.30")),
-        ({"surer": 0.07}, ("surer", "0.07", "up to 0.30", "loss is too high")),
+        ({"confidence": 0.93}, ("more confident", "0.93", "0.5 = like retraining", "up to 0.30")),
+        ({"confidence": 0.07}, ("more confident", "0.07", "up to 0.30", "loss is too high")),
         ({"ratio": 3.14, "below": False}, ("3.1 times", "above them", "up to 2.0 times")),
         ({"ratio": 3.14, "below": True}, ("3.1 times", "below them", "loss is too high")),
         (
@@ -178,7 +178,7 @@ def test_a_model_nearer_than_retrained_ones_are_to_each_other_passes(
         ),
         ({"balanced": 0.5}, ("balanced accuracy", "0.500", "0.200 below", "0.700", "0.050")),
         ({"lost": (1, 3)}, ("class 1, 3", "every retrained model recognises some")),
-        ({"told_apart": False}, ("17 rows", "0.10", "raise audit.models")),
+        ({"distinguishable": False}, ("17 rows", "0.10", "raise audit.models")),
         ({"influence": 0.07}, ("0.07", "0.10 by chance", "would have been found out")),
     ],
 )

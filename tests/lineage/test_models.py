@@ -11,7 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from puma.audit import AuditReport, PlotData, Population, ShadowAttack, Verdict
+from puma.audit import (
+    AuditReport,
+    PlotData,
+    Population,
+    ShadowAttack,
+    Verdict,
+    everybody,
+    halves,
+    without,
+)
 from puma.data import Dataset, Examples
 from puma.errors import AuditError, DataError, DeletionError, ModelError
 from puma.lineage.audits import load_evidence, record_audit
@@ -36,6 +45,7 @@ methods: [retrain]
 versions: [original, retrain]
 model: {hidden: [4]}
 training: {epochs: 2, learning_rate: 0.01, batch_size: 8}
+audit: {models: 3, shadow_models: 4, jobs: 1}
 """
 OWNERS = ["zz-person-a", "zz-person-b", "zz-person-c"]
 
@@ -89,12 +99,12 @@ def accuracy_by_hand(model: nn.Module, examples: Examples) -> tuple[float, str]:
     return float(right), hashlib.sha256(framed).hexdigest()
 
 
-def test_the_original_s_receipt_describes_it(project: Project) -> None:
-    trained, receipt = project.trained, project.original
+def test_the_original_s_record_describes_it(project: Project) -> None:
+    trained, record = project.trained, project.original
     accuracy, digest = accuracy_by_hand(trained.predictor, project.dataset.test)
     assert accuracy != accuracy_by_hand(trained.predictor, project.dataset.train)[0]
     assert trained.history is not None
-    assert receipt == ModelRecord(
+    assert record == ModelRecord(
         dataset="toy",
         method="original",
         seed=5,
@@ -115,7 +125,7 @@ def test_the_original_s_receipt_describes_it(project: Project) -> None:
         metrics={"accuracy": accuracy, "runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss,
     )
-    assert ModelRecord.read(project.workspace.root / "lineage" / "toy" / "original.json") == receipt
+    assert ModelRecord.read(project.workspace.root / "lineage" / "toy" / "original.json") == record
 
 
 def test_the_trained_model_comes_back_with_its_data_and_its_beginning(project: Project) -> None:
@@ -140,7 +150,7 @@ def test_exchanged_weights_are_refused(project: Project) -> None:
     with torch.no_grad():
         next(project.trained.predictor.parameters()).view(-1)[0] += 1e-3
     save_weights(project.trained.predictor, path)
-    message = r"original/weights\.pt is not what its receipt describes; run `dvc repro`"
+    message = r"original/weights\.pt is not what its model record describes; run `dvc repro`"
     with pytest.raises(ModelError, match=message):
         load_trained(project.workspace, "toy")
     with pytest.raises(ModelError, match=message):
@@ -157,28 +167,28 @@ def test_changed_data_are_refused(project: Project, part: str) -> None:
     labels[0] = 1 - labels[0]
     other = replace(project.dataset, **{part: replace(examples, labels=labels)})
     other.save(project.workspace.data("toy"))
-    with pytest.raises(ModelError, match=r"'toy' was trained on other data than .*dataset\.npz"):
+    with pytest.raises(DataError, match=r"dataset\.npz holds other data than this"):
         load_trained(project.workspace, "toy")
 
 
 def test_a_dataset_that_was_never_trained_on_names_the_remedy(project: Project) -> None:
-    with pytest.raises(DataError, match=r"wine/dataset\.npz: no such dataset; run the prepare"):
+    with pytest.raises(DataError, match=r"lineage/wine/original\.json: no such model record; run"):
         load_trained(project.workspace, "wine")
-    with pytest.raises(DataError, match=r"lineage/toy/puma\.json: no such receipt"):
+    with pytest.raises(DataError, match=r"lineage/toy/puma\.json: no such model record"):
         load_model(project.workspace, "toy", "puma")
 
 
-def test_a_removal_s_receipt_leads_to_its_parent_and_its_set(project: Project) -> None:
+def test_a_removal_s_record_leads_to_its_parent_and_its_set(project: Project) -> None:
     removal = project.remove(OWNERS[2], OWNERS[0], "zz-train-9")
     removal = replace(removal, diagnostics={"solver_iterations": 4.0})
-    receipt = record_removal(project.workspace, removal)
+    record = record_removal(project.workspace, removal)
 
     key = bytes.fromhex((project.workspace.root / ".puma" / "deletion.key").read_text())
     parts = (b"toy", b"zz-person-a", b"zz-person-c", b"zz-train-9")
     message = b"".join(bytes(7) + bytes([len(part)]) + part for part in parts)
     accuracy, digest = accuracy_by_hand(removal.predictor, project.dataset.test)
     assert removal.history is not None
-    assert receipt == ModelRecord(
+    assert record == ModelRecord(
         dataset="toy",
         method="retrain",
         seed=5,
@@ -204,7 +214,7 @@ def test_a_removal_s_receipt_leads_to_its_parent_and_its_set(project: Project) -
         },
         loss_curve=removal.history.loss,
     )
-    assert ModelRecord.read(project.workspace.model_record("toy", "retrain")) == receipt
+    assert ModelRecord.read(project.workspace.model_record("toy", "retrain")) == record
     loaded = load_model(project.workspace, "toy", "retrain")
     assert weights_digest(loaded) == weights_digest(removal.predictor)
     assert not loaded.training
@@ -245,7 +255,7 @@ def report(**changed: object) -> AuditReport:
         "verdict": Verdict("inconclusive", "nothing was found, of 4 rows"),
         "metrics": {"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
         "unresolved": {"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
-        "pictures": PlotData({}, {}, {}, [], np.empty((0, 3))),
+        "plot_data": PlotData({}, {}, {}, [], np.empty((0, 3))),
     }
     return AuditReport(**found | changed)  # type: ignore[arg-type]
 
@@ -253,7 +263,7 @@ def report(**changed: object) -> AuditReport:
 @pytest.mark.parametrize("version", ["original", "retrain"])
 def test_an_audit_s_record_says_what_the_report_says(project: Project, version: str) -> None:
     workspace = project.workspace
-    receipt = record_removal(workspace, project.remove(OWNERS[0], OWNERS[1]))
+    record = record_removal(workspace, project.remove(OWNERS[0], OWNERS[1]))
     audited = ModelRecord.read(workspace.model_record("toy", version))
     deletion_set = DeletionSet.of(OWNERS[:2], project.dataset)
 
@@ -262,7 +272,7 @@ def test_an_audit_s_record_says_what_the_report_says(project: Project, version: 
     written = (workspace.root / "lineage" / "toy" / f"{version}.audit.json").read_bytes()
     assert AuditRecord.model_validate_json(written) == AuditRecord(
         weights_digest=audited.weights_digest,
-        deletion_digest=str(receipt.deletion_digest),
+        deletion_digest=str(record.deletion_digest),
         verdict="inconclusive",
         verdict_reason="nothing was found, of 4 rows",
         metrics={"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
@@ -302,38 +312,50 @@ def test_an_audit_whose_numbers_are_not_finite_is_not_written(project: Project) 
     assert not project.workspace.audit("toy", "original").exists()
 
 
-def population(value: float, models: int = 4) -> Population:
-    """Models that say ``value`` of every row, of which each half saw the half."""
-    member = np.arange(models)[:, None] % 2 == np.arange(6) % 2
+def population(value: float, member: np.ndarray) -> Population:
+    """Models whose margin is ``value`` for every row."""
     return Population(np.full(member.shape, value), ~member, member)
 
 
-def test_evidence_is_that_of_the_original_asked_for(project: Project) -> None:
-    workspace = project.workspace
+def test_evidence_is_that_of_the_original_and_the_request(project: Project) -> None:
+    workspace, data = project.workspace, project.dataset
+    deletion_set = DeletionSet.of(OWNERS[:1], data)
     network = mlp(4, 2, (3,))
     ShadowAttack(network, 2, "softmax_label", 0.75, 0.875).save(workspace.attack("toy"))
-    population(0.5).save(workspace.shadows("toy"))
+    shadows = population(0.5, halves(data, 4, seed=0))
+    shadows.save(workspace.shadows("toy"))
     values = {"original": (1.0, 2.0), "sisa_original": (3.0, 4.0)}
+    members = (everybody(data, 3), without(data, deletion_set, 3))
     for original, pair in values.items():
-        for kind, value in zip(("with", "without"), pair, strict=True):
-            population(value).save(workspace.reference("toy", original, kind))
+        for kind, value, member in zip(("with", "without"), pair, members, strict=True):
+            population(value, member).save(workspace.reference("toy", original, kind))
 
     for original, (with_rows, without_rows) in values.items():
-        found = load_evidence(workspace, "toy", original)
+        found = load_evidence(workspace, deletion_set, original, progress=False)
         assert (found.with_rows.margins == with_rows).all()
         assert (found.without_rows.margins == without_rows).all()
         assert (found.lira.shadows.margins == 0.5).all()
-        assert (found.lira.shadows.member == population(0.5).member).all()
+        assert (found.lira.shadows.member == shadows.member).all()
         assert (found.shadow.quality, found.shadow.quality_auc) == (0.75, 0.875)
         assert weights_digest(found.shadow.network) == weights_digest(network)
-    assert (load_evidence(workspace, "toy").with_rows.margins == 1.0).all()
+    assert (load_evidence(workspace, deletion_set).with_rows.margins == 1.0).all()
 
+    # Those without the rows of another request are trained; the others are not.
+    other = DeletionSet.of(OWNERS[1:2], data)
+    found = load_evidence(workspace, other, progress=False)
+    assert (found.with_rows.margins == 1.0).all()
+    assert (found.without_rows.member == without(data, other, 3)).all()
+    assert len(np.unique(found.without_rows.margins)) > 3
+
+    population(0.5, halves(data, 2 * 4, seed=0)).save(workspace.shadows("toy"))
+    with pytest.raises(AuditError, match=r"3 models of everybody and 8 shadow models .* 3 and 4"):
+        load_evidence(workspace, deletion_set)
     workspace.reference("toy", "original", "without").unlink()
     with pytest.raises(AuditError, match=r"original/without\.npz: no such models; run `dvc repro`"):
-        load_evidence(workspace, "toy")
+        load_evidence(workspace, deletion_set)
 
 
-def test_neither_receipts_nor_weights_name_anybody(project: Project) -> None:
+def test_neither_records_nor_weights_name_anybody(project: Project) -> None:
     removal = project.remove(*OWNERS)
     record_removal(project.workspace, removal)
     record_audit(project.workspace, "retrain", removal.deletion_set, report())

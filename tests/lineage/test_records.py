@@ -62,7 +62,7 @@ MEASURED: dict[str, Any] = {
 }
 
 
-def receipt(**changed: Any) -> ModelRecord:
+def record(**changed: Any) -> ModelRecord:
     return ModelRecord(**{**COMPLETE, **changed})
 
 
@@ -74,25 +74,25 @@ def test_the_cases_cover_every_field() -> None:
 
 @pytest.mark.parametrize("field", OTHER)
 def test_fingerprint_changes_with_what_the_version_is(field: str) -> None:
-    assert receipt(**{field: OTHER[field]}).fingerprint != receipt().fingerprint
+    assert record(**{field: OTHER[field]}).fingerprint != record().fingerprint
 
 
 @pytest.mark.parametrize("field", MEASURED)
 def test_fingerprint_ignores_measurements_and_places(field: str) -> None:
-    changed = receipt(**{field: MEASURED[field]})
-    assert changed != receipt()
-    assert changed.fingerprint == receipt().fingerprint
+    changed = record(**{field: MEASURED[field]})
+    assert changed != record()
+    assert changed.fingerprint == record().fingerprint
 
 
 def test_fingerprint_ignores_the_order_of_parameters() -> None:
     turned = dict(reversed(COMPLETE["parameters"].items()))
     assert list(turned) != list(COMPLETE["parameters"])
-    assert receipt(parameters=turned).fingerprint == receipt().fingerprint
+    assert record(parameters=turned).fingerprint == record().fingerprint
 
 
 @pytest.mark.parametrize("changed", [{}, {"parent": None, "deletion_digest": None}])
-def test_a_receipt_reads_back_the_same(tmp_path: Path, changed: dict[str, Any]) -> None:
-    original = receipt(**changed)
+def test_a_record_reads_back_the_same(tmp_path: Path, changed: dict[str, Any]) -> None:
+    original = record(**changed)
     path = tmp_path / "new" / "puma.json"
     original.write(path)
     restored = ModelRecord.read(path)
@@ -107,12 +107,12 @@ def test_a_receipt_reads_back_the_same(tmp_path: Path, changed: dict[str, Any]) 
 
 def test_a_metric_that_is_no_number_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        receipt(metrics={"accuracy": float("nan")}).write(tmp_path / "puma.json")
+        record(metrics={"accuracy": float("nan")}).write(tmp_path / "puma.json")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_absent_receipt_names_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"puma\.json: no such receipt; run `dvc repro` first"):
+def test_an_absent_record_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"puma\.json: no such model record; run `dvc repro` first"):
         ModelRecord.read(tmp_path / "puma.json")
 
 
@@ -120,34 +120,36 @@ def test_an_absent_receipt_names_the_remedy(tmp_path: Path) -> None:
     ("content", "problems"),
     [(b"", 1), (b"\xff\xfe", 1), (b"[]", 1), (b"{}", 9), (b'{"dataset": "a", "typo": 1}', 9)],
 )
-def test_other_files_are_no_receipt(tmp_path: Path, content: bytes, problems: int) -> None:
+def test_other_files_are_no_record(tmp_path: Path, content: bytes, problems: int) -> None:
     (tmp_path / "puma.json").write_bytes(content)
-    with pytest.raises(DataError, match=rf"puma\.json: not a receipt \({problems} problems\)"):
+    with pytest.raises(
+        DataError, match=rf"puma\.json: not a PUMA model record \({problems} problems\)"
+    ):
         ModelRecord.read(tmp_path / "puma.json")
 
 
-def test_a_receipt_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be read \(Is a directory\); remove it and run"):
         ModelRecord.read(tmp_path)
 
 
-def test_a_field_that_no_receipt_has_is_refused() -> None:
+def test_a_field_that_no_record_has_is_refused() -> None:
     with pytest.raises(ValidationError, match="subject_ids"):
-        receipt(subject_ids=["ann"])
+        record(subject_ids=["ann"])
 
 
-# --- the receipts of a dataset together ---
+# --- the records of a dataset together ---
 
 
-def publish(root: Path, *receipts: ModelRecord) -> Workspace:
+def publish(root: Path, *records: ModelRecord) -> Workspace:
     workspace = Workspace(root)
-    versions = [each.method for each in receipts]
+    versions = [each.method for each in records]
     methods = [name for name in versions if not is_original(name)]
     originals = [name for name in versions if is_original(name)]
     lists = {"originals": originals, "methods": methods, "versions": versions}
     write_json(root / "params.yaml", lists)
-    parents = {each.method: each.fingerprint for each in receipts if is_original(each.method)}
-    for each in receipts:
+    parents = {each.method: each.fingerprint for each in records if is_original(each.method)}
+    for each in records:
         parent = each.parent if is_original(each.method) else parents[original_of(each.method)]
         each.model_copy(update={"parent": parent}).write(workspace.model_record("toy", each.method))
         audit(workspace, each)
@@ -167,7 +169,7 @@ def audit(workspace: Workspace, audited: ModelRecord, **changed: Any) -> None:
 
 def version(method: str, seconds: float, deletion_digest: str | None) -> ModelRecord:
     """As a stage leaves it: not audited yet."""
-    return receipt(
+    return record(
         method=method,
         deletion_digest=deletion_digest,
         metrics={"accuracy": 0.75, "runtime_seconds": seconds},
@@ -198,7 +200,7 @@ def test_removals_gain_the_audit_and_the_time_that_retraining_took(tmp_path: Pat
     ]
 
 
-def test_every_receipt_gains_the_verdict_of_its_own_audit(tmp_path: Path) -> None:
+def test_every_record_gains_the_verdict_of_its_own_audit(tmp_path: Path) -> None:
     puma = version("puma", 0.5, "h1")
     workspace = publish(tmp_path, ORIGINAL, puma)
     found = {"verdict": "passed", "verdict_reason": "as good as retrained"}
@@ -303,17 +305,17 @@ def test_speedup_needs_retraining(tmp_path: Path, others: tuple[ModelRecord, ...
     assert set(puma.metrics) == {"accuracy", "runtime_seconds", "attack_rate", "attack_rate_before"}
 
 
-def test_receipts_without_their_audit_are_incomplete(tmp_path: Path) -> None:
+def test_records_without_their_audit_are_incomplete(tmp_path: Path) -> None:
     workspace = publish(tmp_path, ORIGINAL, version("puma", 0.5, "h1"))
     path = workspace.audit("toy", "puma")
     path.write_text('{"attack_rate": "low"}')
-    with pytest.raises(DataError, match=r"puma\.audit\.json: not an audit \(6 problems\)"):
+    with pytest.raises(DataError, match=r"puma\.audit\.json: not a PUMA audit \(6 problems\)"):
         read_model_records(workspace, "toy")
     path.unlink()
     with pytest.raises(DataError, match=r"lineage/toy/puma\.audit\.json: no such audit; run `dvc"):
         read_model_records(workspace, "toy")
     workspace.model_record("toy", "puma").unlink()
-    with pytest.raises(DataError, match=r"lineage/toy/puma\.json: no such receipt"):
+    with pytest.raises(DataError, match=r"lineage/toy/puma\.json: no such model record"):
         read_model_records(workspace, "toy")
 
 

@@ -16,6 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from puma import plots
+from puma.audit import PlotData
 from puma.calibration import reliability
 from puma.data import Dataset, Examples, load_dataset
 from puma.errors import DataError, SettingsError
@@ -200,6 +201,16 @@ def test_margins_of_a_single_row_are_drawn_too() -> None:
     assert line(axes, "after").tolist() == [[0, MARGINS[0, 1]]]
 
 
+def test_the_figures_of_an_audit_show_its_data() -> None:
+    losses = {"removed": np.array([0.1, 2.0]), "unseen": np.array([0.5])}
+    data = PlotData(losses, losses, SCORES, RETRAINED, MARGINS)
+    figures = plots.audit_figures(data, ("original", "puma"))
+    assert set(figures) == {"margins", "losses", "roc"}
+    assert line(only(figures["margins"]), "after")[:, 1].tolist() == MARGINS[:, 1].tolist()
+    assert [axes.get_title() for axes in figures["losses"].axes] == ["original", "puma"]
+    assert len(line(only(figures["roc"]), "before")) == len(rates(SCORES["before"])) + 1
+
+
 def test_remaining_influence_shows_every_version_with_its_interval() -> None:
     keys = ("remaining_influence", "remaining_influence_low", "remaining_influence_high")
     metrics = [
@@ -275,13 +286,13 @@ def test_reliability_shows_accuracy_confidence_and_count_of_every_bin() -> None:
         },
         {"bars": [(0.5, 0.25, 1.0)], "marks": [[0.625, 0.59375]], "counts": [0, 0, 2, 0]},
     ]
-    for above, below, told in zip(upper, lower, expected, strict=True):
+    for above, below, numbers in zip(upper, lower, expected, strict=True):
         (bars,) = above.containers
         drawn = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in bars]
-        assert drawn == [pytest.approx(bar) for bar in told["bars"]]
-        assert line(above, "mean confidence") == pytest.approx(np.array(told["marks"]))
+        assert drawn == [pytest.approx(bar) for bar in numbers["bars"]]
+        assert line(above, "mean confidence") == pytest.approx(np.array(numbers["marks"]))
         assert line(above, "calibrated").tolist() == [[0, 0], [1, 1]]
-        assert [bar.get_height() for bar in below.patches] == told["counts"]
+        assert [bar.get_height() for bar in below.patches] == numbers["counts"]
         assert below.get_xlabel() == "confidence"
 
 

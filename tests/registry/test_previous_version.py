@@ -17,7 +17,7 @@ from puma.models import weights_digest
 from puma.project.workspace import Workspace
 from puma.registry import Registry, all_registered, register_all
 from puma.registry.certificate.verify import verify_version
-from puma.workflows.remove import answer
+from puma.workflows.remove import remove_request
 from tests.registry.projects import move_store
 
 PACK = Path(__file__).with_name("previous_version.tar.xz")
@@ -85,7 +85,7 @@ def test_a_removal_from_an_old_version(tmp_path: Path, number: int) -> None:
     workspace = unpack(tmp_path)
     request = tmp_path / "request.csv"
     request.write_text("subject_id\nzz-train-30\nzz-train-31\n")
-    answer(workspace, DATASET, number, request, progress=False)
+    remove_request(workspace, DATASET, number, request, progress=False)
     made = Registry.open(workspace).version(DATASET, "challenger")
     assert (made.version, made.parent_version) == (5, number)
     assert made.n_removed == {1: 2, 4: 11}[number]

@@ -232,7 +232,7 @@ def test_all_registered_sees_every_gap(workspace: Workspace) -> None:
     assert all_registered(workspace)
 
     workspace.model_record(DATASET, "puma").unlink()
-    assert "no such receipt" in str(missing(workspace))
+    assert "no such model record" in str(missing(workspace))
 
 
 def test_record_holds_no_times(filled: Workspace) -> None:

@@ -83,15 +83,15 @@ def test_its_numbers_are_those_of_its_own_and_its_parent_s_weights(
         rows = torch.arange(len(truth))
         return (logits[rows, truth] - logits[rows, wrong]).numpy()
 
-    surer = [
+    falls = [
         margins(before[: len(truth)], truth) - margins(after[: len(truth)], truth)
         for before, after, truth in (
             (answers[-1], answers[0], labels),
             (unseen[-1], unseen[0], data.test.labels),
         )
     ]
-    told = roc_auc_score(np.repeat([1, 0], list(map(len, surer))), np.concatenate(surer))
-    assert report.metrics["attack_auc_two_models"] == pytest.approx(told, abs=1e-4)
+    expected = roc_auc_score(np.repeat([1, 0], list(map(len, falls))), np.concatenate(falls))
+    assert report.metrics["attack_auc_two_models"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_was_retrained_passes_and_what_was_not_does_not(project: Workspace) -> None:
@@ -114,6 +114,7 @@ def test_a_version_is_audited_by_its_alias_too(
     assert report.metrics["removed_loss"] == pytest.approx(removed_loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_version_is_compared_with_models_trained_as_its_original_was(own: Workspace) -> None:
     """Evidence of one kind of original has no say about the other."""
     expected = {name: record(own, name).metrics["remaining_influence"] for name in VERSIONS}
@@ -128,6 +129,7 @@ def test_every_version_is_compared_with_models_trained_as_its_original_was(own: 
         assert same == ("sisa" not in name), name
 
 
+@pytest.mark.slow
 def test_the_parent_is_the_registered_one_whatever_lies_on_disk(own: Workspace) -> None:
     before = audit_version(own, DATASET, NUMBERS["retrain"])[1].metrics
     for version in VERSIONS:
@@ -155,6 +157,7 @@ def test_an_audit_changes_neither_the_project_nor_the_registry(own: Workspace) -
 # --- what cannot be audited ---
 
 
+@pytest.mark.slow
 def test_a_version_trained_on_other_data_is_refused(own: Workspace) -> None:
     data = Dataset.load(own.data(DATASET))
     labels = data.train.labels.clone()
@@ -174,6 +177,7 @@ def test_a_removal_made_for_another_request_is_refused(own: Workspace) -> None:
             audit_version(own, DATASET, NUMBERS[version])
 
 
+@pytest.mark.slow
 def test_an_original_is_audited_for_whatever_request_is_the_current_one(own: Workspace) -> None:
     """The models without these rows, which the reference stage did not train, are trained."""
     data = Dataset.load(own.data(DATASET))
@@ -214,6 +218,7 @@ def test_an_unknown_version_names_the_known_ones(project: Workspace, wanted: str
         audit_version(project, DATASET, wanted)
 
 
+@pytest.mark.slow
 def test_a_version_whose_parent_is_gone_is_refused(own: Workspace) -> None:
     client = open_store(own)
     client.delete_model_version(f"puma-{DATASET}", str(NUMBERS["sisa_original"]))
@@ -235,6 +240,7 @@ def test_a_version_whose_parent_is_gone_is_refused(own: Workspace) -> None:
     ],
     ids=["data", "request", "attack", "shadows", "with", "without"],
 )
+@pytest.mark.slow
 def test_what_the_audit_needs_and_has_not_is_named(
     own: Workspace, place: Any, error: type[Exception], message: str
 ) -> None:
@@ -267,6 +273,7 @@ def test_the_exit_code_tells_whether_it_passed(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.slow
 def test_as_json_it_is_all_that_is_printed(project: Workspace, version: str) -> None:
     result = puma(project.root, "audit", DATASET, str(NUMBERS[version]), "--json")
     found = json.loads(result.stdout)
@@ -310,6 +317,7 @@ def test_the_table_tells_every_number_and_why_some_are_missing(project: Workspac
         (("dice", "1"), "unknown dataset 'dice'"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_audited_is_neither_passed_nor_failed(
     project: Workspace, arguments: tuple[str, str], message: str
 ) -> None:
@@ -329,6 +337,7 @@ def test_a_crash_is_no_verdict(project: Workspace, monkeypatch: pytest.MonkeyPat
     assert "ZeroDivisionError: by accident" in result.stderr
 
 
+@pytest.mark.slow
 def test_neither_the_table_nor_the_json_names_anybody(project: Workspace) -> None:
     for options in ((), ("--json",)):
         for version in NUMBERS.values():

@@ -37,7 +37,7 @@ from puma.removal import Trained, build_method
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
 from puma.workflows.audit import audit_version
-from puma.workflows.remove import Answer, answer
+from puma.workflows.remove import RemovalOutcome, remove_request
 from puma.workflows.suspects import load_version
 from tests import command
 from tests.audited import DATASET, N_REMOVED, N_TRAIN, copy_of
@@ -45,6 +45,9 @@ from tests.audited_fixtures import NUMBERS, project
 from tests.registry.fixtures import _default_store, template
 
 __all__ = ["_default_store", "project", "template"]
+
+# Each removal is audited and registered: seconds.
+pytestmark = pytest.mark.slow
 
 SUBJECT = "zz-train-"
 FIRST, SECOND = range(20, 26), range(40, 44)
@@ -57,8 +60,8 @@ def write_request(workspace: Workspace, rows: Any, name: str = "request") -> Pat
     return path
 
 
-def respond(workspace: Workspace, version: str | int, rows: Any, **options: Any) -> Answer:
-    return answer(
+def respond(workspace: Workspace, version: str | int, rows: Any, **options: Any) -> RemovalOutcome:
+    return remove_request(
         workspace, DATASET, version, write_request(workspace, rows), progress=False, **options
     )
 
@@ -110,11 +113,15 @@ def state(workspace: Workspace) -> Any:
 
 def test_a_request_becomes_a_version_of_its_own(answered: Any) -> None:
     workspace, first, _ = answered
-    assert (first.outcome, first.row.version, first.row.parent_version) == ("registered", 5, 1)
-    assert (first.n_rows, first.n_subjects, first.row.n_removed) == (6, 6, 6)
+    assert (first.outcome, first.version.version, first.version.parent_version) == (
+        "registered",
+        5,
+        1,
+    )
+    assert (first.n_rows, first.n_subjects, first.version.n_removed) == (6, 6, 6)
     assert [row.version for row in first.compared] == [1]
-    assert first.row.method == "puma"
-    assert first.row.verdict == audit_version(workspace, DATASET, 5)[1].verdict.name
+    assert first.version.method == "puma"
+    assert first.version.verdict == audit_version(workspace, DATASET, 5)[1].verdict.name
 
 
 def test_the_weights_are_those_that_the_method_makes(answered: Any) -> None:
@@ -146,21 +153,21 @@ def test_without_a_level_nobody_is_removed_twice(chain: Workspace) -> None:
     initial = build_model(chain.settings.model, data, seed=0)
     start = Trained(registered_module(chain, 5), left, initial)
     removal = method.remove(start, more, progress=False)
-    made = registered_module(chain, done.row.version)
+    made = registered_module(chain, done.version.version)
     assert weights_digest(made) == weights_digest(removal.predictor)
-    assert done.row.n_removed == 10
+    assert done.version.n_removed == 10
 
 
 def test_a_chain_speaks_of_everybody_whom_it_is_without(answered: Any) -> None:
     workspace, first, second = answered
-    assert (second.row.version, second.row.parent_version) == (6, 5)
-    assert (second.n_rows, second.row.n_removed) == (4, 10)
+    assert (second.version.version, second.version.parent_version) == (6, 5)
+    assert (second.n_rows, second.version.n_removed) == (4, 10)
     ids = sorted(f"{SUBJECT}{row}" for row in (*FIRST, *SECOND))
     parts = [part.encode() for part in (DATASET, *ids)]
     framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
     expected = hmac.new(project_key(workspace.key), framed, hashlib.sha256).hexdigest()
-    assert second.row.deletion_digest == expected
-    assert first.row.deletion_digest != expected
+    assert second.version.deletion_digest == expected
+    assert first.version.deletion_digest != expected
 
 
 def test_the_numbers_are_those_of_the_registered_model(answered: Any) -> None:
@@ -172,7 +179,7 @@ def test_the_numbers_are_those_of_the_registered_model(answered: Any) -> None:
     for version in (1, 5, 6):
         logits = load_predictor(workspace, DATASET, version)(data.train.features)
         losses[version] = cross_entropy(logits.double(), data.train.labels, reduction="none")
-    metrics = second.row.metrics
+    metrics = second.version.metrics
     drift = losses[6][kept].mean() - losses[5][kept].mean()
     assert metrics["criterion_drift"] == pytest.approx(drift.item(), abs=1e-6)
     assert metrics["removed_loss"] == pytest.approx(losses[6][removed].mean().item(), rel=1e-5)
@@ -185,12 +192,12 @@ def test_the_numbers_are_those_of_the_registered_model(answered: Any) -> None:
 
 def test_the_drift_is_summed_since_the_last_full_training(answered: Any) -> None:
     _, first, second = answered
-    each = [done.row.metrics["criterion_drift"] for done in (first, second)]
-    assert (first.sequence.count, first.sequence.drift) == (1, each[0])
-    assert (second.sequence.count, second.sequence.drift) == (2, pytest.approx(sum(each)))
-    assert second.row.metrics["cumulative_drift"] == pytest.approx(sum(each))
-    assert second.row.metrics["removals_since_training"] == 2
-    assert first.due is second.due is None
+    each = [done.version.metrics["criterion_drift"] for done in (first, second)]
+    assert (first.history.count, first.history.drift) == (1, each[0])
+    assert (second.history.count, second.history.drift) == (2, pytest.approx(sum(each)))
+    assert second.version.metrics["cumulative_drift"] == pytest.approx(sum(each))
+    assert second.version.metrics["removals_since_training"] == 2
+    assert first.retrain_due is second.retrain_due is None
 
 
 def test_the_version_can_be_checked_audited_and_served(chain: Workspace) -> None:
@@ -232,11 +239,19 @@ def test_retraining_starts_from_the_first_weights(chain: Workspace) -> None:
     kept = data.train.without(torch.tensor([*FIRST, *SECOND]))
     model = build_model(chain.settings.model, data, seed=0)
     train(model, kept, chain.settings.training, seed=0, progress=False)
-    assert weights_digest(registered_module(chain, done.row.version)) == weights_digest(model)
-    assert (done.sequence.count, done.sequence.drift) == (0, 0)
-    # It stands beside what PUMA made of the same people, from now on.
+    assert weights_digest(registered_module(chain, done.version.version)) == weights_digest(model)
+    assert (done.history.count, done.history.drift) == (0, 0)
+    assert done.version.metrics["speedup_vs_retrain"] == 1
+    # What PUMA makes of the same people is compared with it, from now on.
     again = respond(chain, 5, SECOND)
     assert [row.version for row in again.compared] == [5, 7]
+    later = respond(chain, 5, SECOND, budget=0.5)
+    seconds = done.version.metrics["runtime_seconds"]
+    assert later.version.metrics["retrain_seconds"] == seconds
+    assert later.version.metrics["speedup_vs_retrain"] == pytest.approx(
+        seconds / later.version.metrics["runtime_seconds"]
+    )
+    assert "retrain_seconds" not in again.version.metrics  # it is older
 
 
 # --- once ---
@@ -246,33 +261,33 @@ def test_the_same_request_is_answered_once(chain: Workspace) -> None:
     before = state(chain)
     for version, rows, number in ((1, FIRST, 5), (5, SECOND, 6), ("1", reversed(FIRST), 5)):
         done = respond(chain, version, rows)
-        assert (done.outcome, done.row.version) == ("in place", number)
+        assert (done.outcome, done.version.version) == ("in place", number)
     assert unchanged(chain, before)
 
 
 def test_who_is_gone_already_is_not_removed_again(chain: Workspace) -> None:
     before = state(chain)
     done = respond(chain, 6, [*FIRST, SECOND[0]])
-    assert (done.outcome, done.row.version, done.n_rows) == ("nothing left", 6, 0)
+    assert (done.outcome, done.version.version, done.n_rows) == ("nothing left", 6, 0)
     assert unchanged(chain, before)
 
 
 def test_only_who_is_left_is_removed(chain: Workspace) -> None:
     done = respond(chain, 5, [*FIRST, *SECOND])
     # Everybody of both, from version 5: what version 6 is already.
-    assert (done.outcome, done.row.version, done.n_rows) == ("in place", 6, 4)
+    assert (done.outcome, done.version.version, done.n_rows) == ("in place", 6, 4)
 
 
 def test_other_settings_are_another_removal(chain: Workspace) -> None:
     done = respond(chain, 1, FIRST, budget=0.5)
-    assert (done.outcome, done.row.version) == ("registered", 7)
-    assert respond(chain, 1, FIRST).row.version == 5
+    assert (done.outcome, done.version.version) == ("registered", 7)
+    assert respond(chain, 1, FIRST).version.version == 5
 
 
 def test_what_the_pipeline_made_is_found(own: Workspace) -> None:
     before = state(own)
     done = respond(own, 1, range(N_REMOVED), method="retrain")
-    assert (done.outcome, done.row.version) == ("in place", NUMBERS["retrain"])
+    assert (done.outcome, done.version.version) == ("in place", NUMBERS["retrain"])
     assert state(own)[:2] == before[:2]
 
 
@@ -308,12 +323,12 @@ def test_the_policy_says_when_to_train_again(
     amend_params(chain, f"retrain_after: {limits}\n")
     done = respond(chain, 6, [50, 51])
     tag = open_store(chain).get_model_version(NAME, "7").tags.get("puma.retrain_due")
-    assert tag == done.due
+    assert tag == done.retrain_due
     if reason is None:
-        assert done.due is None
+        assert done.retrain_due is None
     else:
-        assert done.due is not None
-        assert re.fullmatch(reason, done.due)
+        assert done.retrain_due is not None
+        assert re.fullmatch(reason, done.retrain_due)
 
 
 # --- refusals: nothing is registered, nothing kept ---
@@ -394,8 +409,8 @@ def test_an_erased_version_does_not_come_back(chain: Workspace) -> None:
     refused(chain, SettingsError, message, version=6, rows=[50])
     (chain.root / "params.yaml").write_text(text)
     done = respond(chain, 6, [50])
-    assert (done.outcome, done.row.n_removed, done.sequence.count) == ("registered", 11, 3)
-    assert verify_version(chain, DATASET, done.row.version).conclusion == "holds"
+    assert (done.outcome, done.version.n_removed, done.history.count) == ("registered", 11, 3)
+    assert verify_version(chain, DATASET, done.version.version).conclusion == "holds"
 
 
 def test_a_lost_key_is_not_replaced(chain: Workspace) -> None:
@@ -458,9 +473,9 @@ def test_the_command_registers_and_prints_the_comparison(own: Workspace) -> None
     assert "5 puma" in result.stdout
     assert f"{NAME} version 5 registered: 6 rows of 6 people removed, in " in result.stdout
     again = puma(own, *asked, "--json")
-    told = json.loads(again.stdout)
-    assert (told["outcome"], told["version"]["version"]) == ("in place", 5)
-    assert told["cumulative_drift"] == row.metrics["criterion_drift"]
+    outcome = json.loads(again.stdout)
+    assert (outcome["outcome"], outcome["version"]["version"]) == ("in place", 5)
+    assert outcome["cumulative_drift"] == row.metrics["criterion_drift"]
     assert SUBJECT not in result.output + again.output
 
 
