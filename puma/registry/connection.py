@@ -1,4 +1,4 @@
-"""The first words with a store: a client of it, and one migration at a time."""
+"""Connecting to a store: one migration at a time, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 REBUILD = "delete mlflow.db and mlruns/puma, then run `dvc repro`, which registers every version"
-PATIENCE = 60  # seconds, with a migration that somebody else has begun
+PATIENCE = 60  # seconds to wait for a migration by another process
 
 
 @contextlib.contextmanager
 def alone(uri: str) -> Iterator[None]:
-    """Held by whoever may be the first in a PostgreSQL database, on whatever machine.
+    """Hold the lock of a PostgreSQL database, across machines; other stores need none.
 
-    Raises RegistryError, sooner than MLflow would, for a database that cannot be reached.
+    MLflow migrates the database on the first connection, and not safely if two do.
+
+    Raises:
+        RegistryError: The database cannot be reached, or its driver is not installed.
     """
     if not uri.startswith("postgresql"):
         yield
@@ -45,7 +48,11 @@ def alone(uri: str) -> Iterator[None]:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client, once the store's tables are there. Raises RegistryError when it is unusable."""
+    """A client of the store, whose tables are created if needed.
+
+    Raises:
+        RegistryError: The store cannot be used.
+    """
     from alembic.util import CommandError
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -62,25 +69,25 @@ def connect(uri: str) -> MlflowClient:
 def _cannot_open(uri: str, error: Exception) -> RegistryError:
     what = first_line(error)
     if "out-of-date database schema" in what:
-        said = _other_schema(uri, what.split(". ")[0])
+        message = _other_schema(uri, what.split(". ")[0])
     elif (known := remedy(uri, error)) is not None:
-        said = f"cannot be opened ({what}); {known}"
+        message = f"cannot be opened ({what}); {known}"
     else:
-        said = (
+        message = (
             f"cannot be migrated ({what}): a migration was interrupted in the middle. If it held "
             f"runs of your own, restore a backup; otherwise {REBUILD}"
         )
-    return RegistryError(f"{without_password(uri)}: {said}")
+    return RegistryError(f"{without_password(uri)}: {message}")
 
 
 def _other_schema(uri: str, what: str) -> str:
-    said = f"its schema is not the installed MLflow's ({what}). Made by an older MLflow: "
+    message = f"its schema is not the installed MLflow's ({what}). Made by an older MLflow: "
     if uri.startswith("sqlite:"):
-        return said + (
+        return message + (
             f"copy the file, then run `mlflow db upgrade '{uri}'`. If that fails, its first "
             f"creation was interrupted: {REBUILD}"
         )
-    return said + (
+    return message + (
         "when nobody uses it, back it up and run `mlflow db upgrade <its address>`. Made by a "
         "newer one: install that MLflow"
     )

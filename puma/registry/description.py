@@ -1,4 +1,4 @@
-"""What a version's page says: what the version is, and below that, what people did with it."""
+"""The text of a version's page: what the version is, and notes below that."""
 
 from __future__ import annotations
 

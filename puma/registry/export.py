@@ -1,4 +1,4 @@
-"""Exporting a model to a disk that may be full."""
+"""Exporting a model so that a full disk is an exception."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def exports_through_memory() -> Iterator[None]:
-    """``torch.export.save`` makes its archive in memory and writes it at once.
+    """Let ``torch.export.save`` build its archive in memory and write it at once.
 
-    Where it writes to a file by itself and cannot, PyTorch ends the whole process, without an
-    exception that anybody could report.
+    If it writes to a full disk itself, PyTorch ends the process without an exception.
     """
     import torch
 

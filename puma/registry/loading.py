@@ -30,7 +30,7 @@ RESTORE = "restore mlruns/ from a backup, or register the version again in a new
 
 
 class ChangedIdentityError(RegistryError):
-    """A version is no longer what it was registered as."""
+    """A version differs from what was registered."""
 
 
 def load_graph(
@@ -82,9 +82,10 @@ def _no_pickle() -> Iterator[None]:
 
 
 def registered_weights(found: ModelVersion | RegisteredVersion) -> str:
-    """The digest of the weights that the version's model really holds, as a receipt has it.
+    """The digest of the weights in the registered model of ``found``.
 
-    Raises RegistryError when the model cannot be loaded.
+    Raises:
+        RegistryError: The model cannot be loaded.
     """
     from puma.models import weights_digest
 
@@ -94,7 +95,9 @@ def registered_weights(found: ModelVersion | RegisteredVersion) -> str:
 def load_identity(client: MlflowClient, found: ModelVersion | RegisteredVersion) -> ModelIdentity:
     """What ``found`` was registered as.
 
-    Raises RegistryError when its run does not say, ChangedIdentityError when it says another.
+    Raises:
+        RegistryError: Its run has no identity.json.
+        ChangedIdentityError: identity.json does not match the fingerprint.
     """
     name = f"{found.name}/{found.version}"
     text = read_artifact(client, found.run_id, IDENTITY) if found.run_id else None

@@ -1,4 +1,4 @@
-"""The tracking store: where it is, how it is made once, and what can be wrong with it.
+"""The tracking store: its address, its creation, and the errors of a store that cannot be used.
 
 By default it is what plain ``mlflow ui`` opens in the project root: ``mlflow.db``, with the
 artifacts under ``mlruns/``. MLFLOW_TRACKING_URI names another one (PostgreSQL, a server).
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 EXPERIMENT = "puma"
 OVERRIDE = "MLFLOW_TRACKING_URI"
-# What the user sets goes before.
+# Only where the user has not set them.
 DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # One bar for every small file that is read, on the terminal that is to show an answer.
@@ -53,14 +53,15 @@ BUSY = 20.0  # seconds, as long as MLflow itself waits for a SQLite file that is
 
 
 def database(workspace: Workspace) -> Path:
-    """The SQLite file of the default store; with an override, nothing is kept there."""
+    """The SQLite file of the default store. It is not used with an override."""
     return workspace.root.resolve() / "mlflow.db"
 
 
 def tracking_uri(workspace: Workspace) -> str:
-    """The store of ``workspace``, anchored at its root whatever the working directory is.
+    """The address of the store of ``workspace``, the same from every working directory.
 
-    Raises RegistryError for a store or a project folder that MLflow cannot use.
+    Raises:
+        RegistryError: MLflow cannot use the store or the project folder.
     """
     uri = os.environ.get(OVERRIDE)
     if not uri:
@@ -92,14 +93,17 @@ def is_default() -> bool:
 
 
 def is_server(uri: str) -> bool:
+    """Whether the store is behind an MLflow server."""
     return uri.startswith(("http://", "https://"))
 
 
 def open_store(workspace: Workspace) -> MlflowClient:
-    """A client of the store, which is created on first use; experiment ``puma`` exists in it.
+    """Create the store on first use, with the experiment ``puma``, and connect to it.
 
-    The store is also made the current one of this process, for ``mlflow.*`` calls. Raises
-    RegistryError, saying what to do, for a store that cannot be used.
+    The store also becomes the current one of this process, for ``mlflow.*`` calls.
+
+    Raises:
+        RegistryError: The store cannot be used.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -125,10 +129,9 @@ def open_store(workspace: Workspace) -> MlflowClient:
 
 @contextlib.contextmanager
 def reaching(workspace: Workspace) -> Iterator[None]:
-    """Around everything that talks to the store: its disk, its locks, its server may fail.
+    """Raise RegistryError in place of a failure of the store's disk, database or server.
 
-    Raises RegistryError in place of such a failure. What is wrong with the program is raised as
-    it is.
+    Other exceptions pass unchanged.
     """
     try:
         yield
@@ -147,7 +150,7 @@ def reaching(workspace: Workspace) -> Iterator[None]:
 def reaches_store(
     act: Callable[Concatenate[Workspace, P], T],
 ) -> Callable[Concatenate[Workspace, P], T]:
-    """A function of a workspace, all of it within :func:`reaching`."""
+    """Decorate a function of a workspace: all of it runs within :func:`reaching`."""
 
     @functools.wraps(act)
     def within(workspace: Workspace, *arguments: P.args, **named: P.kwargs) -> T:
@@ -158,15 +161,15 @@ def reaches_store(
 
 
 def writing(workspace: Workspace) -> FileLock:
-    """Held by whoever creates versions or moves aliases. The store must have been opened.
+    """The lock to hold while creating versions or moving aliases, against other processes here.
 
-    Two at once would both find a version missing and create it, or both a champion to follow.
+    The store must have been opened.
     """
     return FileLock(workspace.root / ".puma" / "register.lock")
 
 
 def experiment_id(client: MlflowClient) -> str:
-    """The experiment of every run that PUMA logs. The store must have been opened."""
+    """The id of the experiment of all runs that PUMA logs. The store must have been opened."""
     return str(client.get_experiment_by_name(EXPERIMENT).experiment_id)
 
 
@@ -183,7 +186,7 @@ def _make_current(mlflow: object, uri: str) -> None:
 
 @contextlib.contextmanager
 def environment_kept(*names: str) -> Iterator[None]:
-    """Afterwards these variables are as they were, or absent again."""
+    """Restore these environment variables afterwards."""
     before = {name: os.environ.get(name) for name in names}
     try:
         yield
@@ -234,8 +237,7 @@ def _artifacts(workspace: Workspace) -> str:
 
 
 def _refuse_unknown_schema(path: Path) -> None:
-    """Look before MLflow does: it would alter a newer database, and retry for two minutes on
-    a file that is no database."""
+    """Check before MLflow: it would alter a newer database, and retry two minutes on a bad file."""
     import mlflow
 
     try:

@@ -1,4 +1,4 @@
-"""What can go wrong outside of PUMA while it uses the store, in words that say what to do."""
+"""Faults of the store's disk, database or server: recognised, and put in words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 
-LONGEST = 300  # characters of what somebody else's software says
+LONGEST = 300  # characters of another program's message
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-# By what SQLite and PostgreSQL say, as they have no codes that reach this far.
-SAID = {
+# By their messages: the error codes of SQLite and PostgreSQL do not reach this far.
+MESSAGES = {
     "database or disk is full": FULL,
     "disk I/O error": FULL,
     "No space left": FULL,
@@ -25,25 +25,25 @@ REFUSED = {"UNAUTHENTICATED", "PERMISSION_DENIED", "TEMPORARILY_UNAVAILABLE"}
 
 
 def without_password(text: str) -> str:
-    """An address, or a message that may hold one, as it may be shown."""
-    hidden = re.sub(r"//\S*@", "//***@", text)  # the last @: a password may hold one, or a slash
+    """``text``, an address or a message with one, with the password hidden."""
+    hidden = re.sub(r"//\S*@", "//***@", text)  # the last @: a password may have one
     return re.sub(r"(password=)[^&\s]*", r"\1***", hidden)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, short and without a password."""
-    said = without_password(str(error).strip() or type(error).__name__).splitlines()[0]
-    return said if len(said) <= LONGEST else f"{said[:LONGEST]}…"
+    """The first line of the message of ``error``, short and without a password."""
+    text = without_password(str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def showable(error: BaseException) -> BaseException | None:
-    """To be raised from: None if a traceback with it would show a password."""
-    said = [str(one) for one in _causes(error)]
-    return error if said == [without_password(one) for one in said] else None
+    """``error``, to raise from; None if its traceback would show a password."""
+    texts = [str(one) for one in _causes(error)]
+    return error if texts == [without_password(one) for one in texts] else None
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether the disk, the database or the server is to blame, and not the program."""
+    """Whether the disk, the database or the server caused ``error``, not a mistake in PUMA."""
     from sqlalchemy.exc import DBAPIError, ProgrammingError
 
     for one in _causes(error):
@@ -59,7 +59,7 @@ def is_fault(error: BaseException) -> bool:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the store itself does not answer, so that nothing is known of what it holds."""
+    """Whether the store does not respond: then nothing is known about its contents."""
     from requests import RequestException
     from sqlalchemy.exc import DBAPIError
 
@@ -71,8 +71,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def remedy(address: str, error: BaseException) -> str | None:
-    """What whoever runs the command can do about a fault of the store at ``address``, if that
-    can be told."""
+    """What the user can do about a fault of the store at ``address``, or None if unknown."""
     kinds = [_kind(one) for one in _causes(error)]
     if FULL in kinds:
         return f"free space on its disk and on that of {tempfile.gettempdir()}"
@@ -90,16 +89,16 @@ def _kind(error: BaseException) -> set[int] | None:
     for kind in (FULL, FORBIDDEN):
         if number in kind:
             return kind
-    said = str(error).lower()
-    return next((kind for words, kind in SAID.items() if words.lower() in said), None)
+    text = str(error).lower()
+    return next((kind for words, kind in MESSAGES.items() if words.lower() in text), None)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised because of."""
+    """The error, its cause, the cause of that, and so on."""
     from mlflow.exceptions import MlflowException
 
     one: BaseException | None = error
     while one is not None:
         yield one
-        # MLflow does not always say `from`. What others were busy with proves nothing.
+        # MLflow does not always raise `from`; of other errors the context may be unrelated.
         one = one.__cause__ or (one.__context__ if isinstance(one, MlflowException) else None)
