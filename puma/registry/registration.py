@@ -132,19 +132,6 @@ def find_removal(client: MlflowClient, dataset: str, key: str) -> ModelVersion |
     return found
 
 
-@reaches_store
-def register_answer(workspace: Workspace, draft: Draft, key: str) -> tuple[int, bool]:
-    """Until `puma remove` uses the Registry."""
-    found, created = register_removal(open_store(workspace), workspace, draft, key)
-    return int(found.version), created
-
-
-def find_answer(client: MlflowClient, dataset: str, key: str) -> int | None:
-    """Until `puma remove` uses the Registry."""
-    found = find_removal(client, dataset, key)
-    return None if found is None else int(found.version)
-
-
 def all_registered(workspace: Workspace) -> bool:
     """Whether :func:`register_all` would change nothing."""
     return missing(workspace) is None
