@@ -78,10 +78,20 @@ def test_reads_as_a_narrated_document(notebook):
 def imports(source: str) -> set[Path]:
     """The project's own files that ``source`` imports, packages by their __init__.py.
 
-    A module's packages are imported before it.
+    A module's packages are imported before it. What only a type checker imports never runs.
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    unread = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unread:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

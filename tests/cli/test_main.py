@@ -41,6 +41,7 @@ def test_versions_as_json_is_all_that_is_printed(filled: Workspace) -> None:
     assert {row["method"]: row["verdict"] for row in rows} == VERDICTS
 
 
+@pytest.mark.slow
 def test_fresh_process_prints_json_alone_and_loads_no_torch(filled: Workspace) -> None:
     code = (
         "import sys\nfrom puma.cli.main import app\nfrom puma.registry import all_registered\n"

@@ -286,7 +286,7 @@ class Negating:
         return torch.neg
 
 
-class ModelIdentity:
+class Identity:
     def inverse(self, _operator):
         return torch.clone
 
@@ -295,6 +295,6 @@ def test_a_preconditioned_solve_still_sees_negative_curvature():
     indefinite = Matrix(spectrum(torch.tensor([1.0, 2.0, -0.5])))
     rhs = torch.ones(3, dtype=DOUBLE)
     with pytest.raises(SolverError, match=r"operator is not positive definite: curvature"):
-        ConjugateGradients(preconditioner=ModelIdentity()).solve(indefinite, rhs)
+        ConjugateGradients(preconditioner=Identity()).solve(indefinite, rhs)
     with pytest.raises(SolverError, match=r"preconditioner is not positive definite: -1 along"):
         ConjugateGradients(preconditioner=Negating()).solve(Matrix(torch.eye(3).double()), rhs)

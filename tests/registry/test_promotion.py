@@ -96,6 +96,7 @@ def replace_weights(workspace: Workspace, number: int, other: int) -> None:
 # --- one promotion after another ---
 
 
+@pytest.mark.slow
 def test_promotions_one_after_another(servable: Workspace) -> None:
     start = datetime.now(UTC) - timedelta(seconds=1)
     done = promote(servable, DATASET, "challenger")

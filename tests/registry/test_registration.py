@@ -63,6 +63,7 @@ def test_second_call_changes_nothing(
     assert "toy puma: version 3 in place" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_changed_deletion_adds_versions_and_moves_only_the_challenger(
     registered: Workspace,
 ) -> None:
@@ -108,6 +109,7 @@ def test_metrics_measured_again_are_the_ones_shown(registered: Workspace) -> Non
     assert all_registered(registered)
 
 
+@pytest.mark.slow
 def test_what_a_later_audit_cannot_tell_is_no_longer_listed(registered: Workspace) -> None:
     client = open_store(registered)
     assert "attack_rate" in list_versions(client, DATASET)[2].metrics
@@ -121,6 +123,7 @@ def test_what_a_later_audit_cannot_tell_is_no_longer_listed(registered: Workspac
     assert list_versions(client, DATASET)[2].metrics["attack_rate"] == 0.125
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -173,6 +176,7 @@ def test_an_update_without_pictures_changes_nothing(registered: Workspace) -> No
     assert missing(registered) == "toy puma: was measured again"
 
 
+@pytest.mark.slow
 def test_a_version_without_pictures_is_refused_and_leaves_no_half(workspace: Workspace) -> None:
     folder = workspace.figures(DATASET, "retrain")
     for path in folder.iterdir():
@@ -192,6 +196,7 @@ def test_a_version_without_pictures_is_refused_and_leaves_no_half(workspace: Wor
     assert [(item.version, item.created) for item in found] == [(1, False), (2, True), (3, True)]
 
 
+@pytest.mark.slow
 def test_other_timings_alone_change_nothing(registered: Workspace) -> None:
     before = list_versions(open_store(registered), DATASET)
     for method in ("original", "retrain", "puma"):
@@ -212,6 +217,7 @@ def test_other_timings_alone_change_nothing(registered: Workspace) -> None:
     assert all_registered(registered)
 
 
+@pytest.mark.slow
 def test_all_registered_sees_every_gap(workspace: Workspace) -> None:
     assert missing(workspace) == "toy original: has no version"
     register_all(workspace, progress=False)
@@ -309,6 +315,7 @@ def test_killed_process_leaves_no_version(workspace: Workspace) -> None:
     assert [(item.version, item.created) for item in found] == [(1, True), (2, True), (3, True)]
 
 
+@pytest.mark.slow
 def test_weights_other_than_recorded_are_refused(workspace: Workspace) -> None:
     shutil.copy(workspace.weights(DATASET, "retrain"), workspace.weights(DATASET, "puma"))
     with pytest.raises(RegistryError, match=r"puma\.pt: weights .*model record .*`dvc repro`"):

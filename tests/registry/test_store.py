@@ -47,6 +47,7 @@ def test_store_is_what_plain_mlflow_opens_in_the_root(
     assert [path.name for path in (workspace.root / ".puma").iterdir()] == ["mlflow.lock"]
 
 
+@pytest.mark.slow
 def test_second_project_of_a_process_has_its_own_store(
     workspace: Workspace, template: Workspace, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_deleted_experiment_is_named(workspace: Workspace) -> None:
         open_store(workspace)
 
 
+@pytest.mark.slow
 def test_moved_project_is_named_and_a_deleted_store_is_rebuilt(registered: Workspace) -> None:
     before = list_versions(open_store(registered), DATASET)
     record = registered.registered.read_bytes()

@@ -212,6 +212,7 @@ def test_a_changed_field_is_named(own: Workspace) -> None:
     assert shown.stdout.splitlines()[-1] == "puma-toy version 3 does not hold: seed"
 
 
+@pytest.mark.slow
 def test_every_file_is_checked(own: Workspace) -> None:
     """In one project: the model, its identity, the page, the parent's certificate."""
     shutil.rmtree(model_files(own, 3))

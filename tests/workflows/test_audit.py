@@ -31,6 +31,7 @@ from tests.registry.fixtures import _default_store, template
 
 __all__ = ["_default_store", "own", "project", "template"]
 
+pytestmark = pytest.mark.slow  # a whole project, trained, audited and registered
 PARENTS = {"sisa": "sisa_original", "retrain": "original"}
 
 
