@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
 
 from benchmarks.removals import Row, check, load
-from benchmarks.tables import lined_up
 from puma.audit import VERDICTS, Evidence, LiRA, audit_removal, predict, train_shadow_attack
 from puma.audit.evidence import train_references, train_shadows
-from puma.errors import DataError
 from puma.models import build_model
 from puma.models.parallel import run_all
 from puma.removal import build_method, build_trainer
@@ -146,50 +143,3 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     keys = ["dataset", "clusters", "method"]
     counted = frame.groupby(keys, sort=False)["verdict"].value_counts().unstack(fill_value=0)
     return counted.reindex(columns=[name for name in VERDICTS if name in counted]).reset_index()
-
-
-def read_audits(path: Path) -> pd.DataFrame:
-    """The rows of a CSV as ``python -m benchmarks audits`` writes it.
-
-    Raises DataError when it is absent or has other columns.
-    """
-    try:
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no rows of an audit benchmark ({error}); run it") from error
-    if tuple(frame.columns[: len(FIRST)]) != FIRST:
-        raise DataError(f"{path}: expected the columns {list(FIRST)} first; run it again")
-    return frame
-
-
-def audit_markdown(frame: pd.DataFrame) -> str:
-    """A table per dataset and size of request for docs/results.md."""
-    parts = []
-    for (dataset, clusters), rows in frame.groupby(["dataset", "clusters"], sort=False):
-        sizes = rows["removed_rows"]
-        parts.append(
-            f"### {dataset}: the smallest of {clusters} clusters of every class, {sizes.min()} to "
-            f"{sizes.max()} rows"
-        )
-        seeds = rows["seed"].nunique()
-        heading = ["method", *(f"{name.replace('_', ' ')} / {seeds}" for name in VERDICTS)]
-        heading += ["remaining influence", "loss AUC [95 %]", "of retrained", "gap ratio"]
-        lines = []
-        for method, found in rows.groupby("method", sort=False):
-            auc = found[["attack_auc", "auc_low", "auc_high"]].mean()
-            lines.append(
-                [
-                    str(method),
-                    *(str(int((found["verdict"] == name).sum())) for name in VERDICTS),
-                    _spread(found["remaining_influence"]),
-                    f"{auc.iloc[0]:.2f} [{auc.iloc[1]:.2f}, {auc.iloc[2]:.2f}]",
-                    _spread(found["attack_auc_retrained"]),
-                    _spread(found["gap_to_retrain_ratio"]),
-                ]
-            )
-        parts.append(lined_up(heading, lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def _spread(values: pd.Series) -> str:
-    return f"{values.mean():.2f} ± {values.std():.2f}"

@@ -1,4 +1,4 @@
-"""The tables of the calibration benchmark, for docs/results.md."""
+"""The tables of the calibration benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from benchmarks.calibration import CALIBRATION_COLUMNS, RELIABILITY_COLUMNS
 from benchmarks.label_errors_tables import read_rows
-from benchmarks.tables import NOTHING, lined_up
+from benchmarks.tables import NOTHING
 
 # Column of the table: its heading, its factor, its decimals.
 SHOWN = {
@@ -67,27 +67,3 @@ def _spread(values: pd.Series, digits: int) -> str:
         return NOTHING
     text = f"{values.mean():.{digits}f}"
     return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text
-
-
-def calibration_markdown(frame: pd.DataFrame) -> str:
-    """A table per variant of the model for docs/results.md, and the notes of what failed."""
-    parts = [
-        "Mean ± standard deviation over seeds, after each repair; `none` is the model before. "
-        "better, halved: on how many seeds the soft ECE of the test rows fell, and fell by half.",
-    ]
-    for variant in dict.fromkeys(frame["variant"]):
-        floor = frame[frame["variant"] == variant]["test_hard_ece_floor"].mean()
-        parts += [
-            f"### {variant}",
-            f"If the model before were perfectly calibrated, its hard ECE would be {floor:.4f}.",
-            lined_up(*calibration_table(frame, str(variant))),
-        ]
-    notes = frame[frame["note"] != ""].groupby(["variant", "repair"], sort=False)["note"]
-    if len(notes):
-        parts.append(
-            "\n".join(
-                f"- {variant}, {repair} ({len(found)} seeds): {found.iloc[0]}"
-                for (variant, repair), found in notes
-            )
-        )
-    return "\n\n".join(parts) + "\n"

@@ -1,22 +1,27 @@
-"""The benchmark commands: ``python -m benchmarks removals`` and its like.
-
-They import what takes seconds only when they run, as puma.cli.main does.
-"""
+"""The commands whose settings are those of params.yaml."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import pandas as pd
 import typer
 
+from benchmarks.audits import run_audits, verdicts
+from benchmarks.calibration import run_calibration
+from benchmarks.calibration_models import VARIANTS, Problem
+from benchmarks.calibration_tables import calibration_table
+from benchmarks.label_errors import run_label_errors
+from benchmarks.label_errors_runtime import Limits, run_runtime
+from benchmarks.label_errors_tables import label_errors_table, runtime_table
+from benchmarks.removals import run_removals, scenarios
+from benchmarks.tables import SHORT, cluster_table
 from puma.cli.tables import print_table
 from puma.errors import SettingsError
+from puma.project.files import write_text
 from puma.project.workspace import Workspace
 from puma.settings import Settings
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
 Output = Annotated[
@@ -48,17 +53,16 @@ def removal_benchmark(
         shares = [float(share) for share in fractions.split(",")]
     except ValueError:
         raise SettingsError(f"--fractions {fractions!r} is no list such as 0.2,0.4") from None
-    from benchmarks import SHORT, cluster_table, run_benchmark, scenarios
 
     names = _names(datasets)
     cases = scenarios(shares)
-    frame = run_benchmark(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
+    frame = run_removals(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
     target = output or _results(workspace, "removal")
     _write(frame, target)
     for name in dict.fromkeys(names):
         heading, lines = cluster_table(frame, name, SHORT, deviations=False)
         print_table(f"{name}: one cluster of every class removed", tuple(heading), lines)
-    _said(frame, target)
+    _print_counts(frame, target)
 
 
 def audit_benchmark(
@@ -81,7 +85,6 @@ def audit_benchmark(
         counts = [int(count) for count in clusters.split(",")]
     except ValueError:
         raise SettingsError(f"--clusters {clusters!r} is no list such as 8,3") from None
-    from benchmarks import run_audits, verdicts
 
     frame = run_audits(_names(datasets), settings=settings, seeds=seeds, clusters=counts, jobs=jobs)
     target = output or _results(workspace, "audit")
@@ -107,17 +110,16 @@ def label_errors_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
-    from benchmarks import debugging_table, run_debugging
 
-    frame, curves = run_debugging(
+    frame, curves = run_label_errors(
         _names(datasets), settings=settings, seeds=seeds, permutations=permutations, jobs=jobs
     )
     target = output or _results(workspace, "debugging")
     _write(frame, target)
     _write(curves, _beside(target, "curves"))
-    heading, lines = debugging_table(frame)
+    heading, lines = label_errors_table(frame)
     print_table("share of flipped labels in the most suspect tenth", tuple(heading), lines)
-    _said(frame, target)
+    _print_counts(frame, target)
 
 
 def label_errors_runtime(
@@ -133,9 +135,8 @@ def label_errors_runtime(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
-    from benchmarks import Limits, run_debugging_runtime, runtime_table
 
-    frame = run_debugging_runtime(
+    frame = run_runtime(
         _names(datasets),
         settings=settings,
         points=points,
@@ -163,7 +164,6 @@ def calibration_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
-    from benchmarks import VARIANTS, Problem, calibration_table, run_calibration
 
     problem = Problem(points=points, flipped=flipped, few=few)
     frame, bins = run_calibration(settings=settings, seeds=seeds, problem=problem, jobs=jobs)
@@ -173,7 +173,7 @@ def calibration_benchmark(
     for variant in VARIANTS:
         heading, lines = calibration_table(frame, variant)
         print_table(f"two moons, {variant}", tuple(heading), lines)
-    _said(frame, target)
+    _print_counts(frame, target)
 
 
 def _results(workspace: Workspace, name: str) -> Path:
@@ -181,8 +181,6 @@ def _results(workspace: Workspace, name: str) -> Path:
 
 
 def _write(frame: pd.DataFrame, target: Path) -> None:
-    from puma.project.files import write_text
-
     write_text(target, frame.to_csv(index=False))
 
 
@@ -190,7 +188,7 @@ def _beside(target: Path, what: str) -> Path:
     return target.with_name(f"{target.stem}_{what}{target.suffix}")
 
 
-def _said(frame: pd.DataFrame, target: Path) -> None:
+def _print_counts(frame: pd.DataFrame, target: Path) -> None:
     typer.echo(f"{len(frame)} rows, {int((frame['note'] != '').sum())} of them notes: {target}")
 
 

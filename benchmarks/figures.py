@@ -1,22 +1,17 @@
-"""The figures of docs/results.md, from the rows that the benchmark commands wrote.
-
-    python benchmarks/figures.py
-
-Reads docs/results/debugging_curves.csv and calibration_reliability.csv and writes
-docs/results/debugging.png and calibration.png.
-"""
+"""The figures of docs/results.md, from the rows that the benchmark commands wrote."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks import read_curves, read_reliability
+from benchmarks.calibration_tables import read_reliability
+from benchmarks.label_errors_tables import read_curves
 from puma import plots
+from puma.calibration import Reliability
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 DRAWN = {
@@ -37,34 +32,12 @@ REPAIRS = {
 }
 
 
-@dataclass(frozen=True)
-class Bins:
-    """What plots.reliability_diagram draws."""
-
-    edges: np.ndarray
-    counts: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
-
-    @property
-    def gaps(self) -> np.ndarray:
-        return np.abs(self.confidence - self.accuracy)[self.counts > 0]
-
-    @property
-    def ece(self) -> float:
-        used = self.counts[self.counts > 0]
-        return float(self.gaps @ used / used.sum())
-
-    @property
-    def mce(self) -> float:
-        return float(self.gaps.max())
-
-
-def debugging(frame: pd.DataFrame) -> Figure:
+def label_errors(frame: pd.DataFrame) -> Figure:
+    """Share of the flipped labels found, a panel per dataset."""
     plain = frame[frame["weight_decay"] == 0].fillna({"criterion": ""})
     return plots.found_panels(
         {
-            dataset: {
+            str(dataset): {
                 DRAWN[key]: (
                     lines["share_inspected"].to_numpy(),
                     lines["share_found_mean"].to_numpy(),
@@ -78,20 +51,22 @@ def debugging(frame: pd.DataFrame) -> Figure:
 
 
 def calibration(frame: pd.DataFrame) -> Figure:
+    """Reliability of the over-confident model before and after the main repairs."""
     variant = frame[frame["variant"] == VARIANT]
     models = {}
     for repair, title in REPAIRS.items():
         rows = variant[variant["repair"] == repair]
         edges = np.append(rows["low"].to_numpy(), rows["high"].iloc[-1])
         columns = (rows[name].to_numpy() for name in ("count", "confidence", "accuracy"))
-        models[title] = Bins(edges, *columns)
+        models[title] = Reliability(edges, *columns)
     return plots.reliability_diagram(models)
 
 
-if __name__ == "__main__":
-    debugging(read_curves(RESULTS / "debugging_curves.csv")).savefig(
-        RESULTS / "debugging.png", dpi=100
-    )
-    calibration(read_reliability(RESULTS / "calibration_reliability.csv")).savefig(
-        RESULTS / "calibration.png", dpi=100
-    )
+def main() -> None:
+    """Draw debugging.png and calibration.png of docs/results/ from the CSV files beside them."""
+    figures = {
+        "debugging": label_errors(read_curves(RESULTS / "debugging_curves.csv")),
+        "calibration": calibration(read_reliability(RESULTS / "calibration_reliability.csv")),
+    }
+    for name, figure in figures.items():
+        figure.savefig(RESULTS / f"{name}.png", dpi=100)

@@ -1,19 +1,19 @@
 """Kill removals of the direct path at random times: is a version ever half there?
 
-    OMP_NUM_THREADS=1 python -m benchmarks.kills --kills 100
+    OMP_NUM_THREADS=1 python -m benchmarks kills --kills 100
 
-Each kill is a SIGKILL to a process that answers a deletion request, at a time that is uniform
-over what a removal takes when it is left alone; a process that was quicker is no kill, and tells
+Each kill is a SIGKILL to a process that removes people, at a time that is uniform
+over what a removal takes when it is left alone; a process that was quicker is no kill, and shows
 how long they take now. Afterwards every new version must hold against
 its certificate and load; every `--rerun-every`-th time the request is made once more, which has
 to leave exactly one new version, with `challenger` on it. The project is the tests' small one,
-or a copy of the one at `--project`, whose pipeline has run.
+or a copy of the one at `--project`, whose pipeline has run. So this module imports from tests/:
+the small project, and the forks that are ready in milliseconds.
 Writes docs/results/kills.csv.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -22,14 +22,16 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import typer
 from tqdm import tqdm
 
 from puma.data import Dataset
 from puma.project.files import write_text
 from puma.project.workspace import Workspace
-from puma.registry import list_versions, load_predictor, open_store, register_all
+from puma.registry import RegisteredVersion, Registry, register_all
 from puma.registry.certificate.verify import verify_version
 from puma.registry.store import experiment_id
 from puma.workflows.remove import remove_request
@@ -63,7 +65,7 @@ def prepare(folder: Path, project: Path | None, dataset: str) -> Workspace:
     if project is None:
         template = Workspace(folder / "template")
         template.root.mkdir()
-        open_store(template)
+        Registry.open(template)
         workspace = make_audited(root, template)
     else:
         for name in KEPT:
@@ -93,31 +95,36 @@ def look(
     workspace: Workspace, dataset: str, before: int, runs: int, *, rerun: bool, output: Path
 ) -> None:
     """Write down what is there, as :class:`Found`. Raises AssertionError for a failed rerun."""
-    client = open_store(workspace)
-    new = list_versions(client, dataset)[before:]
-    half = [row.version for row in new if not _is_whole(workspace, dataset, row.version)]
-    n_runs = len(client.search_runs([experiment_id(client)]))
-    reached = "computing" if n_runs == runs else "logging"
+    registry = Registry.open(workspace)
+    new = registry.versions(dataset)[before:]
+    half = [row.version for row in new if not _is_whole(registry, row)]
+    reached = "computing" if _n_runs(registry) == runs else "logging"
     if new:
         reached = "done" if "challenger" in new[-1].aliases else "registered"
     temporary = Path(tempfile.gettempdir())
     left_behind = sum(path.is_file() for path in temporary.rglob("*"))
     if rerun:
         done = remove_request(workspace, dataset, "champion", request_of(workspace), progress=False)
-        rows = list_versions(client, dataset)
+        rows = registry.versions(dataset)
         assert len(rows) == before + 1
         assert done.version.version == rows[-1].version
         assert "challenger" in done.version.aliases
-        assert _is_whole(workspace, dataset, done.version.version)
+        assert _is_whole(registry, done.version)
     found = Found(
         reached, before, before + len(new), len(half), left_behind, "completed" if rerun else ""
     )
     output.write_text(json.dumps(asdict(found)))
 
 
-def _is_whole(workspace: Workspace, dataset: str, version: int) -> bool:
-    load_predictor(workspace, dataset, version)
-    return verify_version(workspace, dataset, version).conclusion == "holds"
+def _n_runs(registry: Registry) -> int:
+    """MLflow's runs, those included that no version has been made of yet."""
+    return len(registry.client.search_runs([experiment_id(registry.client)]))
+
+
+def _is_whole(registry: Registry, version: RegisteredVersion) -> bool:
+    registry.load_predictor(version)
+    found = verify_version(registry.workspace, version.dataset, version.version)
+    return found.conclusion == "holds"
 
 
 @dataclass(frozen=True)
@@ -132,9 +139,8 @@ class Range:
 
     @classmethod
     def of(cls, folder: Path, workspace: Workspace, dataset: str) -> Range:
-        client = open_store(workspace)
-        before = len(list_versions(client, dataset))
-        runs = len(client.search_runs([experiment_id(client)]))
+        registry = Registry.open(workspace)
+        before, runs = len(registry.versions(dataset)), _n_runs(registry)
         shutil.copytree(workspace.root, folder / "saved")
         return cls(folder, workspace, dataset, before, runs)
 
@@ -152,7 +158,7 @@ class Range:
         """Start a removal and kill it after ``seconds``; how long it took if it was quicker."""
         self.restore()
         log, begun = self.folder / "log", time.perf_counter()
-        process = start(remove, *self._asked, log=log, TMPDIR=str(self.temporary))
+        process = start(remove, *self._target, log=log, TMPDIR=str(self.temporary))
         process.join(seconds)
         process.kill()
         finish({process: log}, killed=True)
@@ -163,7 +169,7 @@ class Range:
         log, output = self.folder / "log", self.folder / "found.json"
         checked = start(
             look,
-            *(*self._asked, self.before, self.runs),
+            *(*self._target, self.before, self.runs),
             log=log,
             named={"rerun": rerun, "output": output},
             TMPDIR=str(self.temporary),
@@ -172,47 +178,43 @@ class Range:
         return Found(**json.loads(output.read_text()))
 
     @property
-    def _asked(self) -> tuple[Workspace, str]:
+    def _target(self) -> tuple[Workspace, str]:
         return self.workspace, self.dataset
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rerun-every", type=int, default=5)
-    parser.add_argument("--project", type=Path, help="a project whose pipeline has run")
-    parser.add_argument("--dataset", default=DATASET, help="of --project")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    options = parser.parse_args()
-    random_times = random.Random(options.seed)
+def main(
+    kills: Annotated[int, typer.Option(min=1)] = 100,
+    seed: int = 0,
+    rerun_every: Annotated[int, typer.Option(min=1)] = 5,
+    project: Annotated[Path | None, typer.Option(help="A project whose pipeline has run.")] = None,
+    dataset: Annotated[str, typer.Option(help="Of --project.")] = DATASET,
+    output: Path = OUTPUT,
+) -> None:
+    """Kill removals at random times and look for half versions."""
+    random_times = random.Random(seed)
     rows = []
     with tempfile.TemporaryDirectory(prefix="puma-kills-") as name:
         folder = Path(name)
-        workspace = prepare(folder, options.project, options.dataset)
-        range_ = Range.of(folder, workspace, options.dataset)
+        workspace = prepare(folder, project, dataset)
+        range_ = Range.of(folder, workspace, dataset)
         # The first one makes the forks ready.
         lasted = [range_.run() or 0.0 for _ in range(1 + TIMED)]
         print(f"a removal takes {statistics.median(lasted[-TIMED:]):.2f} s")
-        for number in tqdm(range(1, options.kills + 1), desc="kills"):
+        for number in tqdm(range(1, kills + 1), desc="kills"):
             clock = time.perf_counter()
             at = random_times.uniform(0, statistics.median(lasted[-TIMED:]))
             while (quicker := range_.run(at)) is not None:
                 lasted.append(quicker)
                 at = random_times.uniform(0, statistics.median(lasted[-TIMED:]))
-            found = range_.see(rerun=number % options.rerun_every == 0)
+            found = range_.see(rerun=number % rerun_every == 0)
             seconds = time.perf_counter() - clock
             rows.append({"kill": number, "killed_at": at, **asdict(found), "seconds": seconds})
     table = pd.DataFrame(rows)
-    write_text(options.output, table.to_csv(index=False, float_format="%.4g"))
+    write_text(output, table.to_csv(index=False, float_format="%.4g"))
     print(table.reached.value_counts())
     print(
         f"{len(table)} kills, the last after {table.killed_at.max():.2f} s: "
         f"{table.half_versions.sum()} half versions, "
-        f"{(table.rerun != '').sum()} of {options.kills // options.rerun_every} reruns completed, "
+        f"{(table.rerun != '').sum()} of {kills // rerun_every} reruns completed, "
         f"{table.seconds.sum():.0f} s in all"
     )
-
-
-if __name__ == "__main__":
-    main()

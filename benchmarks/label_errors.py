@@ -38,7 +38,14 @@ from puma.models.parallel import run_all
 from puma.models.training import train
 from puma.settings import Settings, TrainingSettings
 
-DEBUGGED = ("two_moons", "radial", "rectangular", "spiral", "german_credit", "breast_cancer")
+RANKED_DATASETS = (
+    "two_moons",
+    "radial",
+    "rectangular",
+    "spiral",
+    "german_credit",
+    "breast_cancer",
+)
 FLIPPED = 0.1  # of the training labels, as in the paper
 INSPECTED = 0.1  # of the training rows, for the column found_at_10pct
 REGULARISED = 0.01  # weight decay of the second model: without any, unregularised_loss is J itself
@@ -46,7 +53,7 @@ GRID = np.round(np.linspace(0, 1, 51), 2)
 # training's batches and G-Shapley's orders are permutations of the same rows by the same
 # generator: with their seed the flipped rows would be the first that these learn from.
 FLIP_SEED = 1_000_000
-DEBUGGING_COLUMNS = (
+LABEL_ERROR_COLUMNS = (
     "dataset",
     "method",
     "criterion",
@@ -107,8 +114,8 @@ def regularised_rankers() -> list[Ranker]:
     return [Loss(), Psi("unregularised_loss", weight_decay=REGULARISED)]
 
 
-def run_debugging(
-    datasets: Sequence[str] = DEBUGGED,
+def run_label_errors(
+    datasets: Sequence[str] = RANKED_DATASETS,
     *,
     settings: Settings,
     seeds: int = 5,
@@ -117,7 +124,7 @@ def run_debugging(
     jobs: int = 1,
     progress: bool = True,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(one ranking a row: :data:`DEBUGGING_COLUMNS`, its curves: :data:`CURVE_COLUMNS`).
+    """(one ranking a row: :data:`LABEL_ERROR_COLUMNS`, its curves: :data:`CURVE_COLUMNS`).
 
     A tenth of the training labels is flipped (the paper's Corrupted Sample Discovery), the model
     of ``settings`` trained on them, and every training row ranked. ``dataset.test`` keeps its
@@ -127,7 +134,7 @@ def run_debugging(
     found_at_10pct: share of the flipped rows among the tenth that is most suspect; a random order
     has 0.1, the best 1. auc: chance that a flipped row is more suspect than another. seconds: of
     the ranking without its check for noise; seconds_checked: with it. A first call of its kind
-    is slower than a later one: compare runtimes by :func:`benchmarks.run_debugging_runtime`.
+    is slower than a later one: compare runtimes by :func:`benchmarks.run_runtime`.
     warned: the ranking said that it may be noise, or has not settled. criterion: blank for what
     has none. weight_decay: what the model was trained with; ``unregularised_loss`` has a model of
     its own, and so has the loss beside it. permutations: made by G-Shapley, ``permutations`` at
@@ -146,14 +153,14 @@ def run_debugging(
         for name, seed in product(names, range(seeds))
     ]
     rows: list[Row] = []
-    with tqdm(total=len(tasks), desc="debugging", unit="dataset", disable=not progress) as bar:
+    with tqdm(total=len(tasks), desc="label errors", unit="dataset", disable=not progress) as bar:
         for _, found in run_all(_rows_of, tasks, jobs=jobs):
             rows += found
             bar.update()
     # Stable: a seed's rows come in the order of the rankers.
     places = {key: place for place, key in enumerate(dict.fromkeys(map(_kind, rows)))}
     rows.sort(key=lambda row: (names.index(row["dataset"]), places[_kind(row)], row["seed"]))
-    return pd.DataFrame(rows, columns=list(DEBUGGING_COLUMNS)), _curves(rows)
+    return pd.DataFrame(rows, columns=list(LABEL_ERROR_COLUMNS)), _curves(rows)
 
 
 def _kind(row: Row) -> tuple[str, str, float]:
@@ -276,11 +283,11 @@ def _curves(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def known(datasets: Sequence[str]) -> list[str]:
-    """``datasets``, each once. Raises SettingsError for one that has no place in DEBUGGED."""
+    """``datasets``, each once. Raises SettingsError for one not in RANKED_DATASETS."""
     names = list(dict.fromkeys(datasets))
-    unknown = sorted(set(names) - set(DEBUGGED))
+    unknown = sorted(set(names) - set(RANKED_DATASETS))
     if unknown or not names:
         raise SettingsError(
-            f"unknown datasets {unknown}; name at least one of {', '.join(sorted(DEBUGGED))}"
+            f"unknown datasets {unknown}; name at least one of {', '.join(sorted(RANKED_DATASETS))}"
         )
     return names

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.label_errors import (
-    DEBUGGED,
+    RANKED_DATASETS,
     CountedShapley,
     fitted,
     flipped_dataset,
@@ -100,8 +100,8 @@ class Limits:
         CountedShapley(permutations=self.permutations, tolerance=self.tolerance)  # checks the two
 
 
-def run_debugging_runtime(
-    datasets: Sequence[str] = DEBUGGED,
+def run_runtime(
+    datasets: Sequence[str] = RANKED_DATASETS,
     *,
     settings: Settings,
     points: int = POINTS,
@@ -129,7 +129,7 @@ def run_debugging_runtime(
 
     rows_timed: fewer than train_rows where the rest is extrapolated in proportion.
 
-    Raises SettingsError for a dataset that is not in DEBUGGED, none, or limits that cannot be.
+    Raises SettingsError for a dataset not in RANKED_DATASETS, none, or impossible limits.
     """
     names = known(datasets)
     limits = limits or Limits()

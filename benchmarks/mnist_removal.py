@@ -1,13 +1,13 @@
 """DenseNet on MNIST: removing clusters of digits, each against its own retraining.
 
-    PUMA_DATA_DIR=<folder that holds MNIST/raw> python benchmarks/mnist_removal.py
+    PUMA_DATA_DIR=<folder that holds MNIST/raw> python -m benchmarks mnist-removal
 
 Two training epochs, four removals and two retrainings: a quarter of an hour on two idle cores.
 Writes docs/results/mnist.csv, puts the same rows in place of the `mnist` ones of
 docs/results/removal.csv, and prints them. A removal's seconds run from the loaded model and data
 to the new weights; run it on an otherwise idle machine, or the ratio means nothing.
 
-No level of forgetting is estimated here: a model for it would cost more than the removal. The
+No target margin is estimated here: a model for it would cost more than the removal. The
 step is the textbook's (dose 1), and twice that for comparison.
 """
 
@@ -23,7 +23,8 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from benchmarks import COLUMNS, read
+from benchmarks.removals import COLUMNS
+from benchmarks.tables import read
 from puma.audit import loss_attack, predict
 from puma.data import Dataset, Examples, load_dataset
 from puma.models import build_model
@@ -61,6 +62,7 @@ def cluster_of_fours(data: Dataset) -> Tensor:
 
 
 def main() -> None:
+    """Remove clusters of digits from a DenseNet on MNIST, each against its own retraining."""
     data = load_dataset("mnist")
     start = time.perf_counter()
     model = build_model(ModelSettings(name="densenet"), data, seed=0)
@@ -125,7 +127,3 @@ def attacked(predictor: nn.Module, removed: Examples, unseen: Examples) -> dict[
         "removed_accuracy": accuracy(predictor, removed),
         "loss_auc": auc(loss_attack(predictions), loss_attack(predict(predictor, unseen))),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Peak memory of the scores ψ at n and at 4n examples, beside per-example gradients.
 
-    OMP_NUM_THREADS=1 python benchmarks/psi_memory.py
+    OMP_NUM_THREADS=1 python -m benchmarks psi-memory
 
 Each measurement is a process of its own. What counts is the rise of its resident memory above
 where it stood when data and model were in place. ψ by one forward-mode pass must not grow with
@@ -9,12 +9,13 @@ n; per-example gradients, the textbook way, need n·p numbers.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
@@ -81,21 +82,17 @@ def rise(way: str, n: int) -> float:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--examples", type=int, default=20_000, help="n; 4n is measured too")
-    n = arguments.parse_args().examples
+def main(
+    examples: Annotated[int, typer.Option(min=1, help="n; 4n is measured too.")] = 20_000,
+) -> None:
+    """Measure the peak memory of the scores psi, beside per-example gradients."""
     parameters = FlatModel(problem(1)[0]).vector.numel()
     print(f"{parameters:,} parameters, {WIDTH} features; rise of the peak memory in MB")
-    print(f"{'':24}{n:>12,}{4 * n:>12,}")
+    print(f"{'':24}{examples:>12,}{4 * examples:>12,}")
     context = multiprocessing.get_context("spawn")
     for way in WAYS:
         risen = []
-        for size in (n, 4 * n):
+        for size in (examples, 4 * examples):
             with context.Pool(1) as pool:
                 risen.append(pool.apply(rise, (way, size)))
         print(f"{way:24}" + "".join(f"{value:12.1f}" for value in risen))
-
-
-if __name__ == "__main__":
-    main()

@@ -76,7 +76,7 @@ def scenarios(fractions: Sequence[float] = SCENARIO_FRACTIONS) -> list[Scenario]
     ]
 
 
-def run_benchmark(
+def run_removals(
     datasets: Sequence[str],
     *,
     settings: Settings,

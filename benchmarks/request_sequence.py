@@ -1,10 +1,10 @@
 """Deletion requests one after another: how well is everybody forgotten after the k-th?
 
-    OMP_NUM_THREADS=1 python benchmarks/request_sequence.py --seeds 5 --requests 10
+    OMP_NUM_THREADS=1 python -m benchmarks request-sequence --seeds 5 --requests 10
 
 Three ways to answer the k-th request for `--people` random people of German Credit:
 
-levelled  from the version before, taking whom earlier requests removed to their level again
+levelled  from the version before, taking everybody removed so far to their target margins
           (what `puma remove` does);
 new only  from the version before, taking the new people alone to theirs;
 at once   from the original, everybody in one removal.
@@ -15,13 +15,14 @@ Writes docs/results/sequence.csv.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import typer
 
 from puma.audit import Evidence, LiRA, audit_removal, predict, train_shadow_attack
 from puma.audit.evidence import train_references, train_shadows
@@ -75,10 +76,10 @@ def rows_of(seed: int, requests: int, people: int) -> Iterator[dict[str, object]
         )
         evidence = Evidence(attack, lira, with_rows, without_rows)
         for way in WAYS:
-            asked = new if way == "new only" else marked
+            removed = new if way == "new only" else marked
             start = original.predictor if way == "at once" else latest[way]
             removal: Removal = method.remove(
-                Trained(start, asked.dataset, initial), asked, progress=False
+                Trained(start, removed.dataset, initial), removed, progress=False
             )
             latest[way] = removal.predictor
             base = 0.0 if way == "at once" else drifts[way]
@@ -99,16 +100,16 @@ def rows_of(seed: int, requests: int, people: int) -> Iterator[dict[str, object]
             }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=10)
-    parser.add_argument("--people", type=int, default=8)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    options = parser.parse_args()
+def main(
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    requests: Annotated[int, typer.Option(min=1)] = 10,
+    people: Annotated[int, typer.Option(min=1)] = 8,
+    output: Path = OUTPUT,
+) -> None:
+    """Answer deletion requests one after another and audit every new version."""
     found = []
-    for seed in range(options.seeds):
-        for row in rows_of(seed, options.requests, options.people):
+    for seed in range(seeds):
+        for row in rows_of(seed, requests, people):
             found.append(row)
             print(
                 f"seed {seed}, request {row['request']:>2}, {row['way']:>8}: {row['verdict']}, "
@@ -116,13 +117,9 @@ def main() -> None:
                 flush=True,
             )
     table = pd.DataFrame(found)
-    write_text(options.output, table.to_csv(index=False, float_format="%.6g"))
+    write_text(output, table.to_csv(index=False, float_format="%.6g"))
     passed = table.pivot_table(
         index="request", columns="way", values="audit_passed", aggfunc="sum"
     ).astype(int)
     print(passed)
     print(table.groupby("way")[["accuracy", "cumulative_drift", *NUMBERS]].mean().round(3).T)
-
-
-if __name__ == "__main__":
-    main()

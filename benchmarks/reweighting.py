@@ -1,17 +1,18 @@
 """Time the solvers of Eq. 10 side by side, with the objective each one reached.
 
-    OMP_NUM_THREADS=1 python benchmarks/reweighting.py --examples 150 450 10000 --criteria 1 10
+    OMP_NUM_THREADS=1 python -m benchmarks reweighting --examples 150 --examples 450
 
 SLSQP is left out above --slsqp-limit unknowns: its time grows with their cube.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
+from typing import Annotated
 
 import torch
+import typer
 
 from puma.influence.reweighting import LBFGSB, SLSQP, Exact, Problem, Reweighter
 
@@ -40,29 +41,24 @@ def timed(solver: Reweighter, problem: Problem) -> tuple[float, float, float]:
     return seconds, problem.objective(weights), problem.residual(weights)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--examples", type=int, nargs="+", default=[150, 450, 10_000])
-    parser.add_argument("--criteria", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--l1", type=float, default=0.1)
-    parser.add_argument("--l2", type=float, default=1e-3)
-    parser.add_argument("--slsqp-limit", type=int, default=500)
-    options = parser.parse_args()
-
-    print(f"l1 = {options.l1:g}, l2 = {options.l2:g}, bounds -1 and 1")
+def main(
+    n_examples: Annotated[list[int], typer.Option("--examples")] = [150, 450, 10_000],  # noqa: B006
+    n_criteria: Annotated[list[int], typer.Option("--criteria")] = [1, 10],  # noqa: B006
+    l1: float = 0.1,
+    l2: float = 1e-3,
+    slsqp_limit: Annotated[int, typer.Option(help="Unknowns that SLSQP is run with.")] = 500,
+) -> None:
+    """Time the solvers of Eq. 10 side by side."""
+    print(f"l1 = {l1:g}, l2 = {l2:g}, bounds -1 and 1")
     print(f"{'K':>3} {'n':>8} {'solver':>7} {'seconds':>9} {'objective':>20} {'KKT residual':>13}")
-    for criteria in options.criteria:
-        for examples in options.examples:
-            problem = random_problem(criteria, examples, options.l1, options.l2)
+    for criteria in n_criteria:
+        for examples in n_examples:
+            problem = random_problem(criteria, examples, l1, l2)
             unknowns = examples if criteria == 1 else 2 * examples
             for name, solver in SOLVERS.items():
                 place = f"{criteria:>3} {examples:>8} {name:>7}"
-                if name == "slsqp" and unknowns > options.slsqp_limit:
+                if name == "slsqp" and unknowns > slsqp_limit:
                     print(f"{place}   left out, {unknowns} unknowns")
                     continue
                 seconds, objective, residual = timed(solver, problem)
                 print(f"{place} {seconds:>9.4f} {objective:>20.12g} {residual:>13.1e}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

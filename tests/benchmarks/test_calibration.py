@@ -13,20 +13,15 @@ from scipy.optimize import minimize_scalar
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
-from benchmarks import (
+from benchmarks import calibration as module
+from benchmarks.calibration import (
     CALIBRATION_COLUMNS,
     RELIABILITY_COLUMNS,
     REPAIRS,
-    VARIANTS,
-    Problem,
-    calibration_markdown,
-    calibration_table,
-    read_calibration,
-    read_reliability,
     run_calibration,
 )
-from benchmarks import calibration as module
-from benchmarks.calibration_models import Trained, make, sharpened
+from benchmarks.calibration_models import VARIANTS, Problem, Trained, make, sharpened
+from benchmarks.calibration_tables import calibration_table, read_calibration, read_reliability
 from benchmarks.commands import calibration_benchmark
 from puma.calibration import calibrate_directly
 from puma.data import two_moons
@@ -240,7 +235,7 @@ def test_logits_can_be_sharpened_only_where_the_last_layer_makes_them() -> None:
     linear = torch.nn.Linear(2, 2)
     tripled = sharpened(linear, data.test)
     torch.testing.assert_close(tripled(data.test.features), 3 * linear(data.test.features))
-    for model in (torch.nn.Sequential(linear, torch.nn.Tanh()), torch.nn.ModelIdentity()):
+    for model in (torch.nn.Sequential(linear, torch.nn.Tanh()), torch.nn.Identity()):
         with pytest.raises(ModelError, match=r"last nn\.Linear"):
             sharpened(model, data.test)
 
@@ -280,7 +275,7 @@ def invented(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame({**found, **columns}).reindex(columns=list(CALIBRATION_COLUMNS))
 
 
-def test_markdown_counts_the_seeds_that_got_better() -> None:
+def test_table_counts_the_seeds_that_got_better() -> None:
     heading, lines = calibration_table(invented(), "as_trained")
     cells = [dict(zip(heading, line, strict=True)) for line in lines]
     assert cells[0]["better, halved"] == "–"
@@ -289,13 +284,9 @@ def test_markdown_counts_the_seeds_that_got_better() -> None:
     assert cells[1]["dose"] == "1.50 ± 0.71"
     assert cells[1]["test soft ECE"] == "0.0200 ± 0.0141"
     assert cells[1]["test accuracy %"] == "85.0 ± 7.1"
-    text = calibration_markdown(invented())
-    assert "### as_trained" in text
-    assert "0.0125" in text
     failed = invented(note=["", "", "", "SolverError: 3 left"])
-    text = calibration_markdown(failed)
-    assert "| direct_train [1/2] | 0.0100 |" in text
-    assert "- as_trained, direct_train (1 seeds): SolverError: 3 left" in text
+    _, lines = calibration_table(failed, "as_trained")
+    assert lines[1][:2] == ["direct_train [1/2]", "0.0100"]
 
 
 def test_rows_survive_the_files(result: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> None:
@@ -304,9 +295,6 @@ def test_rows_survive_the_files(result: tuple[pd.DataFrame, pd.DataFrame], tmp_p
     ):
         write_text(tmp_path / name, written.to_csv(index=False))
         pd.testing.assert_frame_equal(read(tmp_path / name), written, check_dtype=False)
-    assert calibration_markdown(read_calibration(tmp_path / "rows.csv")) == calibration_markdown(
-        result[0]
-    )
     with pytest.raises(DataError, match="run python -m benchmarks calibration again"):
         read_calibration(tmp_path / "bins.csv")
 
@@ -320,7 +308,7 @@ def test_command_writes_rows_and_bins(
         asked.update(arguments)
         return result
 
-    monkeypatch.setattr("benchmarks.run_calibration", instead)
+    monkeypatch.setattr("benchmarks.commands.run_calibration", instead)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 0\n")
     said = CliRunner().invoke(APP, ["--few", "200"])

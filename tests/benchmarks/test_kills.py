@@ -23,6 +23,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> kills.Range:
         return kills.Range.of(folder, kills.prepare(folder, None, DATASET), DATASET)
 
 
+@pytest.mark.slow
 def test_killed_at_random_times(target: kills.Range) -> None:
     target.run()  # the first fork waits for what it is forked from
     lasts = target.run()

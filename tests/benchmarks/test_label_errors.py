@@ -15,22 +15,18 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
-from benchmarks import (
-    CURVE_COLUMNS,
-    DEBUGGING_COLUMNS,
-    debugging_markdown,
-    read_curves,
-    read_debugging,
-    run_debugging,
-)
 from benchmarks.commands import label_errors_benchmark
 from benchmarks.label_errors import (
+    CURVE_COLUMNS,
     GRID,
+    LABEL_ERROR_COLUMNS,
     REGULARISED,
     CountedShapley,
     flipped_dataset,
     ranked,
+    run_label_errors,
 )
+from benchmarks.label_errors_tables import label_errors_table, read_curves, read_label_errors
 from puma.data import Dataset, load_dataset
 from puma.errors import DataError, SettingsError, SolverError
 from puma.influence import MeanLoss, influence_scores
@@ -62,7 +58,7 @@ APP.command()(label_errors_benchmark)
 
 def run(**changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
     arguments = {"settings": TINY, "seeds": len(SEEDS), "permutations": 4, "progress": False}
-    return run_debugging(["breast_cancer"], **{**arguments, **changes})
+    return run_label_errors(["breast_cancer"], **{**arguments, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +106,8 @@ def picked(frame: pd.DataFrame, seed: int, kind: tuple[str, str, float]) -> pd.S
 
 
 def test_every_ranking_has_one_row_in_order(frame: pd.DataFrame) -> None:
-    assert tuple(frame.columns) == DEBUGGING_COLUMNS
-    assert DEBUGGING_COLUMNS[:7] == (
+    assert tuple(frame.columns) == LABEL_ERROR_COLUMNS
+    assert LABEL_ERROR_COLUMNS[:7] == (
         "dataset",
         "method",
         "criterion",
@@ -188,6 +184,7 @@ def test_curves_are_means_over_the_seeds(curves: pd.DataFrame, frame: pd.DataFra
         assert spread == pytest.approx(abs(found[0] - found[1]) / math.sqrt(2), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_same_but_for_seconds_in_processes_as_in_one(
     frame: pd.DataFrame, curves: pd.DataFrame
 ) -> None:
@@ -258,7 +255,7 @@ def test_counting_permutations_changes_no_value() -> None:
 )
 def test_refuses_before_it_starts(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        run_debugging(**{"datasets": ["radial"], "settings": TINY, **wrong})
+        run_label_errors(**{"datasets": ["radial"], "settings": TINY, **wrong})
 
 
 def invented(**columns: Any) -> pd.DataFrame:
@@ -273,25 +270,26 @@ def invented(**columns: Any) -> pd.DataFrame:
         "warned": False,
         "note": "",
     }
-    return pd.DataFrame({**row, **columns}).reindex(columns=list(DEBUGGING_COLUMNS))
+    return pd.DataFrame({**row, **columns}).reindex(columns=list(LABEL_ERROR_COLUMNS))
 
 
-def test_markdown_has_means_deviations_warnings_and_failures() -> None:
-    text = debugging_markdown(invented())
-    assert "| method | criterion | weight decay | radial |" in text
-    assert "| psi | soft_ece | 0 | 0.60 ± 0.14 |" in text
-    assert "| psi | soft_ece | 0 | 0.90 ± 0.00 |" in text
-    assert "0.60 ± 0.14* |" in debugging_markdown(invented(warned=[False, True]))
-    failed = {"found_at_10pct": [0.5, math.nan], "note": ["", "SolverError: 3 left"]}
-    text = debugging_markdown(invented(**failed))
-    assert "| 0.50 [1/2] |" in text
-    assert "- radial psi soft_ece (1 seeds): SolverError: 3 left" in text
-    assert "| – |" in debugging_markdown(invented(found_at_10pct=math.nan, note="E: no"))
+def test_table_has_means_deviations_warnings_and_counts() -> None:
+    def cell(**columns: Any) -> str:
+        _, [line] = label_errors_table(invented(**columns))
+        return line[-1]
+
+    assert label_errors_table(invented()) == (
+        ["method", "criterion", "weight decay", "radial"],
+        [["psi", "soft_ece", "0", "0.60 ± 0.14"]],
+    )
+    assert cell(warned=[False, True]) == "0.60 ± 0.14*"
+    assert cell(found_at_10pct=[0.5, math.nan], note=["", "SolverError: 3 left"]) == "0.50 [1/2]"
+    assert cell(found_at_10pct=math.nan, note="E: no") == "–"
 
 
 def test_rows_survive_the_files(frame: pd.DataFrame, curves: pd.DataFrame, tmp_path: Path) -> None:
     for written, name, read in (
-        (frame, "rows.csv", read_debugging),
+        (frame, "rows.csv", read_label_errors),
         (curves, "curves.csv", read_curves),
     ):
         write_text(tmp_path / name, written.to_csv(index=False))
@@ -301,7 +299,7 @@ def test_rows_survive_the_files(frame: pd.DataFrame, curves: pd.DataFrame, tmp_p
         ):
             read(tmp_path / "absent.csv")
     with pytest.raises(DataError, match="run python -m benchmarks label-errors again"):
-        read_debugging(tmp_path / "curves.csv")
+        read_label_errors(tmp_path / "curves.csv")
 
 
 def test_command_writes_rows_and_curves(
@@ -313,14 +311,14 @@ def test_command_writes_rows_and_curves(
         asked.update(arguments, names=names)
         return result
 
-    monkeypatch.setattr("benchmarks.run_debugging", instead)
+    monkeypatch.setattr("benchmarks.commands.run_label_errors", instead)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 0\n")
     said = CliRunner().invoke(APP, ["--datasets", "radial, spiral"])
     assert said.exit_code == 0, said.output
     assert (asked["names"], asked["seeds"], asked["jobs"]) == (["radial", "spiral"], 5, 2)
     folder = tmp_path / "docs" / "results"
-    assert len(read_debugging(folder / "debugging.csv")) == len(result[0])
+    assert len(read_label_errors(folder / "debugging.csv")) == len(result[0])
     assert len(read_curves(folder / "debugging_curves.csv")) == len(result[1])
     assert "unregularised" in said.output
     assert "20 rows, 0 of them notes" in said.output

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,11 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
-from benchmarks import (
-    AUDITED,
-    COLUMNS,
-    RUNS,
-    Scenario,
-    markdown,
-    read,
-    run_audits,
-    run_benchmark,
-    scenarios,
-    summarise,
-    verdicts,
-)
 from benchmarks import __main__ as cli
 from benchmarks import removals as runs_module
-from benchmarks.removals import NUMBERS
+from benchmarks.audits import AUDITED, run_audits, verdicts
+from benchmarks.removals import COLUMNS, NUMBERS, RUNS, Scenario, run_removals, scenarios
+from benchmarks.tables import cluster_table, read, summarise
 from puma.audit import VERDICTS
 from puma.cli.common import REFUSED
 from puma.data import Examples, load_dataset
@@ -40,7 +28,6 @@ from puma.removal import METHODS
 from puma.requests.demonstration import smallest_clusters
 from puma.settings import Settings
 
-REFERENCE = Path(__file__).parents[2] / "paper" / "reference"
 TINY = {
     "model": {"hidden": [4]},
     "training": {"epochs": 2},
@@ -62,7 +49,7 @@ TIMES = ["seconds", "retrain_seconds"]
 
 def run(**changes: Any) -> pd.DataFrame:
     arguments = {"settings": Settings.model_validate(TINY), "seeds": 1, "cases": CASES}
-    return run_benchmark(["breast_cancer"], **{**arguments, "progress": False, **changes})
+    return run_removals(["breast_cancer"], **{**arguments, "progress": False, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +106,7 @@ def test_methods_that_record_are_measured_from_their_own_original(frame: pd.Data
     assert sisa != plain["original_accuracy"].iloc[0]
 
 
+@pytest.mark.slow
 def test_same_but_for_seconds_in_processes_as_in_one(
     frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +193,7 @@ def test_scenarios_are_those_of_the_paper() -> None:
 def test_refuses_before_it_starts(wrong: dict[str, Any]) -> None:
     arguments = {"datasets": ["radial"], "settings": Settings(), **wrong}
     with pytest.raises(SettingsError):
-        run_benchmark(**arguments)
+        run_removals(**arguments)
 
 
 def test_summary_is_over_the_seeds_that_answered() -> None:
@@ -218,28 +206,20 @@ def test_summary_is_over_the_seeds_that_answered() -> None:
     assert math.isnan(row["accuracy_sd"])
 
 
-def test_markdown_puts_the_papers_numbers_beside_ours() -> None:
-    text = markdown(invented(), REFERENCE)
-    assert "| radial | puma | 60.0 ± 14.1 (95.82) | 60.0 ± 14.1 (72.44) |" in text
-    assert "### random" in text
-    assert "### ordered" not in text
-    text = markdown(invented(method="puma_one_step"), REFERENCE)  # has none in the paper
-    assert "| radial | puma_one_step | 60.0 ± 14.1 | 60.0 ± 14.1 |" in text
-
-
-def test_markdown_says_what_failed() -> None:
-    blank = {name: [0.5, math.nan] for name in NUMBERS}
-    text = markdown(invented(**blank, note=["", "SolverError: 3 left"]), REFERENCE)
-    assert "50.0 [1/2] (72.44)" in text
-    assert "- radial, random 20 %, puma (1 seeds): SolverError: 3 left" in text
+def test_cluster_table_has_percent_deviations_and_counts() -> None:
+    rows = invented(scenario="cluster", fraction=math.nan)
+    shown = ("accuracy", "loss_auc")
+    heading, lines = cluster_table(rows, "radial", shown)
+    assert heading == ["method", "accuracy %", "loss AUC"]
+    assert lines == [["puma", "60.0 ± 14.1", "0.60 ± 0.14"]]
+    failed = rows.assign(accuracy=[0.5, math.nan], note=["", "SolverError: 3 left"])
+    _, [line] = cluster_table(failed, "radial", shown)
+    assert line[:2] == ["puma [1/2]", "50.0"]
 
 
 def test_rows_survive_the_file(frame: pd.DataFrame, tmp_path: Path) -> None:
     write_text(tmp_path / "rows.csv", frame.to_csv(index=False))
     pd.testing.assert_frame_equal(read(tmp_path / "rows.csv"), frame)
-    text = markdown(frame, REFERENCE)
-    assert "### breast_cancer" in text
-    assert re.search(r"\| breast_cancer \| retrain \| [\d.]+ \(96\.00\) \| [\d.]+ \(95\.82\)", text)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for name in ("other.csv", "absent.csv"):
         with pytest.raises(DataError, match=name):
@@ -255,7 +235,7 @@ def test_command_writes_the_rows_and_prints_the_clusters(
         asked.update(arguments, names=names)
         return frame
 
-    monkeypatch.setattr("benchmarks.run_benchmark", instead)
+    monkeypatch.setattr("benchmarks.commands.run_removals", instead)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 0\n")
     arguments = ["removals", "--datasets", "breast_cancer", "--fractions", "0.2"]
@@ -341,7 +321,7 @@ def test_command_writes_the_audits_and_prints_the_verdicts(
         asked.update(arguments, names=names)
         return audits
 
-    monkeypatch.setattr("benchmarks.run_audits", instead)
+    monkeypatch.setattr("benchmarks.commands.run_audits", instead)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 0\n")
     arguments = ["audits", "--datasets", "radial, breast_cancer", "--clusters", "8,3"]
