@@ -80,6 +80,7 @@ def by_hand(scores: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_every_repair_has_one_row_in_order(frame: pd.DataFrame) -> None:
     assert tuple(frame.columns) == CALIBRATION_COLUMNS
     keys = zip(frame["variant"], frame["repair"], frame["seed"], strict=True)
@@ -94,6 +95,7 @@ def test_every_repair_has_one_row_in_order(frame: pd.DataFrame) -> None:
     assert set(frame[frame["variant"] != "overfitted"]["flipped_rows"]) == {12}
 
 
+@pytest.mark.slow
 def test_numbers_before_are_those_of_the_model(
     frame: pd.DataFrame, made: dict[str, Trained]
 ) -> None:
@@ -110,6 +112,7 @@ def test_numbers_before_are_those_of_the_model(
                 assert same[f"{split}_{name}_after"] == same[f"{split}_{name}_before"]
 
 
+@pytest.mark.slow
 def test_temperature_is_the_best_and_takes_the_factor_of_three_back(
     frame: pd.DataFrame, made: dict[str, Trained]
 ) -> None:
@@ -131,6 +134,7 @@ def test_temperature_is_the_best_and_takes_the_factor_of_three_back(
         assert math.isnan(found["dose"])
 
 
+@pytest.mark.slow
 def test_direct_repair_is_that_of_the_package(
     frame: pd.DataFrame, made: dict[str, Trained]
 ) -> None:
@@ -146,6 +150,7 @@ def test_direct_repair_is_that_of_the_package(
     assert found["test_hard_ece_after"] == pytest.approx(expected["hard_ece"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_patches_tell_their_groups_and_doses(frame: pd.DataFrame) -> None:
     patches = frame[frame["repair"].isin(["printed_eta", "patch_train", "patch_held_out"])]
     groups = patches[["over_confident", "over_uncertain", "other_noise"]].sum(axis=1)
@@ -186,6 +191,7 @@ def test_no_row_is_in_two_parts_and_only_training_labels_are_wrong(
     assert few < all_rows
 
 
+@pytest.mark.slow
 def test_reliability_adds_up_to_the_hard_error(
     result: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
@@ -202,6 +208,7 @@ def test_reliability_adds_up_to_the_hard_error(
         assert error == pytest.approx(told, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_floor_is_what_a_calibrated_model_shows(
     frame: pd.DataFrame, made: dict[str, Trained]
 ) -> None:
@@ -289,6 +296,7 @@ def test_table_counts_the_seeds_that_got_better() -> None:
     assert lines[1][:2] == ["direct_train [1/2]", "0.0100"]
 
 
+@pytest.mark.slow
 def test_rows_survive_the_files(result: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> None:
     for written, name, read in zip(
         result, ("rows.csv", "bins.csv"), (read_calibration, read_reliability), strict=True
@@ -299,6 +307,7 @@ def test_rows_survive_the_files(result: tuple[pd.DataFrame, pd.DataFrame], tmp_p
         read_calibration(tmp_path / "bins.csv")
 
 
+@pytest.mark.slow
 def test_command_writes_rows_and_bins(
     result: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def times() -> pd.DataFrame:
     return run_runtime(["two_moons", "radial"], **arguments)
 
 
+@pytest.mark.slow
 def test_every_method_is_timed_on_the_papers_sizes(times: pd.DataFrame) -> None:
     assert tuple(times.columns) == RUNTIME_COLUMNS
     sizes = times.groupby("dataset", sort=False)[["points", "train_rows"]].first()
@@ -60,6 +61,7 @@ def test_every_method_is_timed_on_the_papers_sizes(times: pd.DataFrame) -> None:
         assert seconds["self_influence_per_point"] > seconds["self_influence"]
 
 
+@pytest.mark.slow
 def test_what_was_extrapolated_says_so(times: pd.DataFrame) -> None:
     sampled = times[times["extrapolated"]]
     names = {"self_influence_per_point", "self_influence_psi_solver"}
@@ -100,6 +102,7 @@ def test_row_by_row_scores_are_those_of_the_factorisation() -> None:
     torch.testing.assert_close(found.double(), exact[rows], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_runtime_table_says_what_was_extrapolated(times: pd.DataFrame, tmp_path: Path) -> None:
     write_text(tmp_path / "times.csv", times.to_csv(index=False))
     assert runtime_table(read_runtime(tmp_path / "times.csv")) == runtime_table(times)
@@ -122,6 +125,7 @@ def test_runtime_refuses_what_it_has_no_size_of() -> None:
             Limits(**limits)
 
 
+@pytest.mark.slow
 def test_runtime_command_writes_the_rows(
     times: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
