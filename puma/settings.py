@@ -63,6 +63,8 @@ class MarkingSettings(Strict):
 
 
 class DeletionSettings(Strict):
+    """``allow_class_removal``: whether a request may take every training row of a class."""
+
     allow_class_removal: bool = False
 
 
@@ -83,9 +85,11 @@ class ModelSettings(Strict):
 
 
 class TrainingSettings(Strict):
-    """``learning_rate_schedule`` one_cycle: from learning_rate/25 up to ``learning_rate`` in the
-    first 30 % of the steps, then down to next to nothing (Smith and Topin, 2019): where an
-    image model gets only a few epochs.
+    """How models are trained: Adam, mean cross-entropy.
+
+    ``learning_rate_schedule`` one_cycle rises from learning_rate/25 to ``learning_rate`` in the
+    first 30 % of the steps, then falls to next to nothing (Smith and Topin, 2019). It suits image
+    models that get only a few epochs.
     """
 
     epochs: Count = 50
@@ -136,6 +140,8 @@ class PumaPaperSettings(Strict):
 
 
 class RetrainSettings(Strict):
+    """``schedule``: see :class:`puma.Retrain`."""
+
     schedule: Literal["equal_epochs", "equal_steps"] = "equal_epochs"
 
 
@@ -265,7 +271,9 @@ class Settings(Strict):
 def load_settings(path: Path) -> Settings:
     """Read and validate ``params.yaml``.
 
-    Raises SettingsError naming the file, every offending key and the value found.
+    Raises:
+        SettingsError: It cannot be read or used. The message names the file, every wrong key and
+            the value found.
     """
     try:
         raw = yaml.safe_load(path.read_bytes())

@@ -40,12 +40,16 @@ def write_text(path: Path, content: str, *, mode: int = PUBLIC) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` as sorted, indented JSON. Raises ValueError on NaN or infinity."""
+    """Write ``content`` as sorted, indented JSON.
+
+    Raises:
+        ValueError: A number is NaN or infinite.
+    """
     write_text(path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
 def framed(*parts: bytes) -> Iterator[bytes]:
-    """``parts``, each after its length in 8 bytes, so that borders count in a digest."""
+    """Yield ``parts``, each after its length in 8 bytes, so that borders count in a digest."""
     for part in parts:
         yield len(part).to_bytes(8, "big")
         yield part

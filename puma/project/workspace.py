@@ -13,7 +13,11 @@ ROOT_MARK = "params.yaml"
 
 @dataclass(frozen=True)
 class Workspace:
-    """A project folder. All paths are absolute, whatever the working directory is."""
+    """A project folder. All paths are absolute, whatever the working directory is.
+
+    Attributes:
+        root: The folder that holds params.yaml.
+    """
 
     root: Path
 
@@ -22,7 +26,10 @@ class Workspace:
         """The nearest folder at or above ``start`` (default: here) that holds params.yaml.
 
         Notebooks run from notebooks/ in JupyterLab and from the root under papermill; both
-        find the same project. Raises SettingsError when there is none.
+        find the same project.
+
+        Raises:
+            SettingsError: There is none.
         """
         here = (start or Path.cwd()).resolve()
         for folder in (here, *here.parents):
@@ -32,11 +39,12 @@ class Workspace:
 
     @property
     def settings(self) -> Settings:
+        """params.yaml, read anew and validated."""
         return load_settings(self.root / ROOT_MARK)
 
     @property
     def source_folder(self) -> Path | None:
-        """data.folder as seen from the root; None where params.yaml does not state it."""
+        """``data.folder`` as seen from the root; None where params.yaml does not name one."""
         folder = self.settings.data.folder
         return None if folder is None else self.root / Path(folder).expanduser()
 
@@ -50,13 +58,15 @@ class Workspace:
         return self.root / "deletions" / f"{dataset}.csv"
 
     def archived_request(self, dataset: str, digest: str) -> Path:
-        """The people of an answered request, kept for the removals that build on it: private."""
+        """The people of a request that was served; later removals build on it. Private."""
         return self.root / ".puma" / "requests" / dataset / f"{digest}.csv"
 
     def artifacts(self, dataset: str) -> Path:
+        """The folder of what the pipeline's stages hand to each other."""
         return self.root / "artifacts" / dataset
 
     def data(self, dataset: str) -> Path:
+        """The prepared dataset: rows, labels and owners. Private."""
         return self.artifacts(dataset) / "dataset.npz"
 
     def deletion_set(self, dataset: str) -> Path:
@@ -78,6 +88,7 @@ class Workspace:
         return self.weights(dataset, original).parent / "records"
 
     def attack(self, dataset: str) -> Path:
+        """The paper's membership attack, trained."""
         return self.artifacts(dataset) / "attack.pt"
 
     def shadows(self, dataset: str) -> Path:
@@ -89,6 +100,7 @@ class Workspace:
         return self.artifacts(dataset) / "references" / original / f"{kind}.npz"
 
     def model_record(self, dataset: str, version: str) -> Path:
+        """What ``version`` is and where it came from."""
         return self.root / "lineage" / dataset / f"{version}.json"
 
     def audit(self, dataset: str, version: str) -> Path:
@@ -96,6 +108,7 @@ class Workspace:
         return self.root / "lineage" / dataset / f"{version}.audit.json"
 
     def metrics(self, dataset: str, name: str) -> Path:
+        """The numbers that ``dvc metrics show`` reads."""
         return self.root / "metrics" / dataset / f"{name}.json"
 
     def figures(self, dataset: str, version: str) -> Path:
@@ -103,10 +116,11 @@ class Workspace:
         return self.root / "plots" / dataset / version
 
     def plots(self, dataset: str, name: str) -> Path:
+        """A table that ``dvc plots show`` draws."""
         return self.root / "plots" / dataset / f"{name}.csv"
 
     def erasing(self, dataset: str, version: int) -> Path:
-        """What is being erased, while it is: who starts again reads on from there."""
+        """The note of an unfinished erasure, from which the same command goes on."""
         return self.root / ".puma" / "erasing" / f"{dataset}-{version}.json"
 
     @property
