@@ -20,7 +20,6 @@ from puma.influence.operators import Hessian, LinearOperator, OverExamples, Shif
 from puma.influence.reweighting import REWEIGHTERS, reweight
 from puma.influence.scores import influence_scores
 from puma.influence.solvers import (
-    EKFAC,
     SOLVERS,
     ConjugateGradients,
     Dense,
@@ -35,7 +34,6 @@ from puma.influence.solvers import (
 __all__ = [
     "CRITERIA",
     "CURVATURES",
-    "EKFAC",
     "REWEIGHTERS",
     "SOLVERS",
     "ConjugateGradients",

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from puma.errors import ModelError, SettingsError, SolverError
+from puma.errors import SettingsError, SolverError
 from puma.influence import (
-    EKFAC,
     Dense,
     FlatModel,
     GaussNewton,
@@ -22,9 +21,7 @@ from puma.influence import (
 from tests.cases import (
     DOUBLE,
     Matrix,
-    convolutional,
     mlp,
-    problem,
     random_examples,
     spectrum,
 )
@@ -119,92 +116,3 @@ def test_lissa_that_diverges_or_is_too_slow_says_what_to_turn():
     ):
         with pytest.raises(SettingsError, match=named):
             LiSSA(**settings)
-
-
-def uniform_predictions():
-    """A linear layer that predicts the same for everybody: its curvature is one Kronecker
-    product, weight and bias together."""
-    model = nn.Linear(3, 3).double()
-    nn.init.zeros_(model.weight)
-    return model, random_examples(11, 3)
-
-
-def one_example():
-    torch.manual_seed(0)
-    return nn.Linear(3, 3).double(), random_examples(1, 3)
-
-
-@pytest.mark.parametrize("case", [uniform_predictions, one_example])
-def test_ekfac_is_exact_where_the_curvature_is_one_kronecker_product(case):
-    model, examples = case()
-    operator = Shifted(GaussNewton(FlatModel(model), examples, batch_size=4), DAMPING)
-    rhs = torch.linspace(-1, 2, 12, dtype=DOUBLE)
-    solution = EKFAC(batch_size=4).solve(operator, rhs)
-    matrix = dense_gauss_newton(model, examples) + DAMPING * torch.eye(12, dtype=DOUBLE)
-    torch.testing.assert_close(
-        solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-10, atol=1e-11
-    )
-    assert (solution.residual_of, solution.residual < 1e-10) == ("operator", True)
-
-
-def test_ekfac_keeps_the_trace_of_every_block_and_measures_the_true_residual():
-    model, examples = mlp(), random_examples(11, 3)
-    operator = Shifted(GaussNewton(FlatModel(model), examples), DAMPING)
-    inverse = EKFAC().inverse(operator)
-    blocks = torch.stack([inverse(unit) for unit in torch.eye(38, dtype=DOUBLE)])
-    approximation = torch.linalg.inv(blocks) - DAMPING * torch.eye(38, dtype=DOUBLE)
-    matrix = dense_gauss_newton(model, examples)
-    for part in (slice(0, 20), slice(20, 38)):
-        ours, true = approximation[part, part].trace(), matrix[part, part].trace()
-        assert ours == pytest.approx(true.item(), rel=1e-9)
-    assert approximation[:20, 20:].abs().max() < 1e-9
-    rhs = per_example_gradients(model, examples).mean(0)
-    solution = EKFAC().solve(operator, rhs)
-    assert solution.residual == pytest.approx(
-        ((operator @ solution.value - rhs).norm() / rhs.norm()).item()
-    )
-
-
-def test_ekfac_names_the_layers_it_does_not_know():
-    model, examples = nn.Sequential(*list(convolutional())), random_examples(11, 1, 4, 4)
-    model[4] = nn.Conv2d(4, 2, 2, stride=2).double()
-    flat = FlatModel(model)
-    operator, rhs = Shifted(GaussNewton(flat, examples), DAMPING), flat.vector
-    with pytest.raises(ModelError, match=r"ekfac knows.*Linear, Conv2d.*BatchNorm2d '1'.*'cg'"):
-        EKFAC().solve(operator, rhs)
-    with pytest.raises(SettingsError, match="batch_size must be >= 1, got 0"):
-        EKFAC(batch_size=0)
-
-
-@pytest.mark.parametrize(
-    ("layers", "shape", "message"),
-    [
-        (lambda: [nn.Linear(3, 3), nn.Tanh(), None], (3,), "'0' is called 2 times"),
-        (lambda: [nn.Conv2d(2, 2, 1, groups=2), nn.Flatten()], (2, 2, 1), "convolution '0', which"),
-        (
-            lambda: [nn.Conv2d(1, 2, 2, padding=1, padding_mode="circular"), nn.Flatten()],
-            (1, 3, 1),
-            "convolution '0', which is grouped or pads",
-        ),
-    ],
-)
-def test_ekfac_refuses_by_name_what_its_factors_get_wrong(layers, shape, message):
-    stack = layers()
-    stack = [stack[0] if layer is None else layer for layer in stack]
-    flat, examples = FlatModel(nn.Sequential(*stack).double()), random_examples(5, *shape)
-    with pytest.raises(ModelError, match=message):
-        EKFAC().solve(Shifted(GaussNewton(flat, examples), 1), flat.vector)
-
-
-def test_ekfac_refuses_tied_weights():
-    model, examples = problem("tied")
-    flat = FlatModel(model)
-    with pytest.raises(ModelError, match="'first' is tied; use solver 'woodbury'"):
-        EKFAC().solve(Shifted(GaussNewton(flat, examples), 1), flat.vector)
-
-
-def test_ekfac_of_what_it_covers_ignores_what_is_frozen():
-    model, examples = problem("frozen")
-    flat = FlatModel(model)
-    solution = EKFAC().solve(Shifted(GaussNewton(flat, examples), 1), flat.vector)
-    assert solution.value.shape == (18,)

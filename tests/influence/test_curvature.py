@@ -6,7 +6,6 @@ import torch
 from puma.errors import DataError, ModelError, SettingsError
 from puma.influence import (
     CURVATURES,
-    EKFAC,
     ConjugateGradients,
     Curvature,
     FlatModel,
@@ -57,7 +56,6 @@ SOLVERS = {
     "cg with woodbury": ConjugateGradients(preconditioner=Woodbury(rows=4)),
     "lissa": LiSSA(steps=5, batch_size=5, tolerance=0.99),
     "woodbury": Woodbury(rows=4),
-    "ekfac": EKFAC(),
     "dense": "dense",
 }
 
@@ -66,9 +64,6 @@ SOLVERS = {
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_leaves_the_model_and_the_random_state_alone(solver, fails, monkeypatch):
     model, examples = convolutional().train(), random_examples(11, 1, 4, 4)
-    if solver == "ekfac":
-        model[4] = torch.nn.Conv2d(4, 2, 2, stride=2).double()
-        model[1].requires_grad_(False)
     model[1].eval()  # a mode of its own
     model[0].weight.requires_grad_(False)
     model[7].weight.grad = torch.ones_like(model[7].weight)

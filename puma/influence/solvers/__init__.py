@@ -5,7 +5,6 @@ from __future__ import annotations
 from puma.errors import SettingsError
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.cholesky import Dense
-from puma.influence.solvers.ekfac import EKFAC
 from puma.influence.solvers.lissa import LiSSA
 from puma.influence.solvers.solver import Preconditioner, Solution, Solver
 from puma.influence.solvers.woodbury import Woodbury
@@ -13,7 +12,6 @@ from puma.influence.solvers.woodbury import Woodbury
 SOLVERS: dict[str, type[Solver]] = {
     "cg": ConjugateGradients,
     "dense": Dense,
-    "ekfac": EKFAC,
     "lissa": LiSSA,
     "woodbury": Woodbury,
 }
@@ -37,7 +35,6 @@ def resolve_solver(solver: str | Solver | None = None) -> Solver:
 
 
 __all__ = [
-    "EKFAC",
     "SOLVERS",
     "ConjugateGradients",
     "Dense",

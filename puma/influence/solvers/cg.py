@@ -31,7 +31,7 @@ class ConjugateGradients:
         max_iterations: How many products of the operator at most.
         require_convergence: Raise SolverError where the tolerance is missed. Otherwise warn, and
             return a Solution that says so.
-        preconditioner: A rough inverse of the operator, such as ``Woodbury()`` or ``EKFAC()``;
+        preconditioner: A rough inverse of the operator, such as ``Woodbury()``;
             fewer iterations then reach the same answer.
 
     Raises:
@@ -52,7 +52,7 @@ class ConjugateGradients:
             raise SettingsError(f"max_iterations must be >= 1, got {self.max_iterations}")
         if not isinstance(self.preconditioner, Preconditioner | None):
             raise SettingsError(
-                "preconditioner must have an inverse(operator), such as Woodbury() or EKFAC(), "
+                "preconditioner must have an inverse(operator), such as Woodbury(), "
                 f"got {type(self.preconditioner).__name__}"
             )
 
