@@ -12,6 +12,7 @@ from puma.audit.attacks import (
     loss_attack,
     two_model_attack,
 )
+from puma.audit.evidence import Evidence
 from puma.audit.lira import LiRA
 from puma.audit.metrics import (
     Interval,
@@ -21,9 +22,10 @@ from puma.audit.metrics import (
     roc,
     tpr_at_fpr,
 )
+from puma.audit.plot_data import PlotData
 from puma.audit.population import Population, everybody, halves, train_population, without
 from puma.audit.predictions import Predictions, predict
-from puma.audit.report import AuditReport, Evidence, PlotData, audit_removal
+from puma.audit.report import AuditReport, audit_removal
 from puma.audit.retraining import (
     GapToRetraining,
     RelativeConfidence,

@@ -208,7 +208,8 @@ def _solve(deviations: Array, step: Array) -> Array:
     )
     scale, ridge = (1 - shrinkage) / count, shrinkage * mean_variance
     if scale == 0:
-        return step / ridge
+        scaled: Array = step / ridge
+        return scaled
     inner = deviations @ deviations.T + ridge / scale * np.eye(count)
     solved: Array = (step - deviations.T @ np.linalg.solve(inner, deviations @ step)) / ridge
     return solved

@@ -47,7 +47,8 @@ class Reliability:
 
     @property
     def _gaps(self) -> np.ndarray:
-        return np.abs(self.accuracy - self.confidence)
+        gaps: np.ndarray = np.abs(self.accuracy - self.confidence)
+        return gaps
 
 
 def reliability(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> Reliability:

@@ -43,7 +43,8 @@ class TemperatureScaled(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, classes) logits."""
-        return self.model(features) / self.temperature
+        logits: Tensor = self.model(features)
+        return logits / self.temperature
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:

@@ -67,8 +67,8 @@ def suspects(
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     if as_json:
         described = {"dataset": dataset, "version": row.version, "method": method}
-        told = {**described, "criterion": found.criterion, "rows": len(found)}
-        print(json.dumps({**told, "suspects": _suspects(found, top)}, indent=2, allow_nan=False))
+        shown = {**described, "criterion": found.criterion, "rows": len(found)}
+        print(json.dumps({**shown, "suspects": _suspects(found, top)}, indent=2, allow_nan=False))
     else:
         print_table(
             f"Of the {len(found)} training rows of puma-{dataset} version {row.version} "
@@ -108,8 +108,8 @@ def _suspects_table(found: Suspects, top: int) -> tuple[tuple[str, ...], list[li
     columns = ["", "labelled", "model says", "suspicion", "rank by loss"]
     lines = []
     for each in _suspects(found, top):
-        rank, given, said, suspicion, by_loss = each.values()
-        lines.append([str(rank), given, said, f"{suspicion:.4g}", str(by_loss)])
+        rank, given, predicted, suspicion, by_loss = each.values()
+        lines.append([str(rank), given, predicted, f"{suspicion:.4g}", str(by_loss)])
     if may_show_ids(sys.stdout):
         columns.insert(1, "subject")
         ids = found.dataset.train.subject_ids[found.most(top)[:SHOWN_IDS].numpy()].tolist()

@@ -8,7 +8,8 @@ from puma.erasure.dvc_cache import DvcCache
 from puma.project.workspace import Workspace
 from puma.registry import Registry
 from puma.registry.deletion import deletes_rows
-from puma.registry.store import is_default, tracking_uri, without_password
+from puma.registry.store import is_default, tracking_uri
+from puma.registry.store_errors import without_password
 from puma.registry.tombstones import Tombstone
 
 

@@ -87,7 +87,8 @@ class _OverOutputs(ABC):
         with torch.no_grad():
             output, tangent = jvp(part, (self.flat.vector,), (vector,))[:2]
             pull = vjp(part, self.flat.vector)[1]
-            return pull(self._curvature(output)(tangent))[0]
+            pulled: Tensor = pull(self._curvature(output)(tangent))[0]
+            return pulled
 
     def _linearised(self, part: Product) -> Product:
         """The same product from stored activations.

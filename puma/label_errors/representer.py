@@ -163,7 +163,8 @@ def _curvature(features: np.ndarray, weights: np.ndarray, penalty: float) -> Lin
     def product(vector: np.ndarray) -> np.ndarray:
         tangent = probabilities * (features @ vector.reshape(weights.shape).T)
         curved = tangent - probabilities * tangent.sum(1, keepdims=True)
-        return (curved.T @ features / len(features)).ravel() + 2 * penalty * vector.ravel()
+        loss: np.ndarray = (curved.T @ features / len(features)).ravel()
+        return loss + 2 * penalty * vector.ravel()
 
     return LinearOperator((weights.size, weights.size), matvec=product, dtype=weights.dtype)
 

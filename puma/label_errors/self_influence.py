@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,7 @@ class SelfInfluence:
         ) as bar:
             return as_suspicion(self._scores(flat, examples, bar), self.name)
 
-    def _scores(self, flat: FlatModel, examples: Examples, bar: tqdm) -> Tensor:
+    def _scores(self, flat: FlatModel, examples: Examples, bar: tqdm[Any]) -> Tensor:
         if self.method == "cg":
             return _by_cg(flat, examples, self.damping, self.tolerance, bar)
         with torch.no_grad():
@@ -139,7 +139,7 @@ def _by_examples(flat: FlatModel, examples: Examples, shift: float, max_bytes: i
 
 
 def _by_cg(
-    flat: FlatModel, examples: Examples, shift: float, tolerance: float, bar: tqdm
+    flat: FlatModel, examples: Examples, shift: float, tolerance: float, bar: tqdm[Any]
 ) -> Tensor:
     operator, solver = Shifted(GaussNewton(flat, examples), shift), ConjugateGradients(tolerance)
     weight = torch.ones(1, dtype=flat.dtype, device=flat.device)
@@ -160,8 +160,10 @@ def _factor(matrix: Tensor, shift: float) -> Tensor:
             f"the damped Gauss-Newton matrix is not positive definite with damping {shift:.3g}; "
             "raise damping, and check that the model's parameters are finite"
         )
-    return factor
+    lower: Tensor = factor
+    return lower
 
 
 def _half(factor: Tensor, columns: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(factor, columns, upper=False)
+    solved: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
+    return solved

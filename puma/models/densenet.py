@@ -11,7 +11,7 @@ from puma.errors import ModelError
 from puma.settings import ModelSettings
 
 
-class DenseNet(models.DenseNet):
+class DenseNet(models.DenseNet):  # type: ignore[misc] # torchvision has no types
     """torchvision's DenseNet with the stem of Huang et al. for 32×32 images, as in the paper.
 
     One 3×3 convolution with stride 1 to 2·``growth`` channels replaces the 7×7 convolution with
@@ -37,7 +37,8 @@ class DenseNet(models.DenseNet):
     def forward(self, images: Tensor) -> Tensor:
         """(n, classes) logits of (n, channels, height, width) ``images``."""
         # torchvision's own applies its last ReLU in place, whatever the modules say.
-        return self.classifier(self.features(images).relu().mean(dim=(2, 3)))
+        logits: Tensor = self.classifier(self.features(images).relu().mean(dim=(2, 3)))
+        return logits
 
 
 def densenet(shape: Sequence[int], classes: int, settings: ModelSettings) -> DenseNet:

@@ -63,7 +63,8 @@ def load_graph(
                     f"allow it by name: load_predictor(…, allow_pickle=['{name}'])"
                 )
             with _no_pickle():
-                return mlflow.pytorch.load_model(str(fetched))
+                graph: nn.Module = mlflow.pytorch.load_model(str(fetched))
+                return graph
     except RegistryError:
         raise
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own

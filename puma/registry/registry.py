@@ -40,11 +40,11 @@ def _reaches_store(
 ) -> Callable[Concatenate[Registry, P], T]:
     """Raise RegistryError in place of a failure of the store's disk, database or server."""
 
-    @functools.wraps(method)
-    def within(registry: Registry, *arguments: P.args, **named: P.kwargs) -> T:
+    def within(registry: Registry, /, *arguments: P.args, **named: P.kwargs) -> T:
         with reaching(registry.workspace):
             return method(registry, *arguments, **named)
 
+    functools.update_wrapper(within, method)
     return within
 
 

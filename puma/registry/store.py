@@ -152,11 +152,11 @@ def reaches_store(
 ) -> Callable[Concatenate[Workspace, P], T]:
     """Decorate a function of a workspace: all of it runs within :func:`reaching`."""
 
-    @functools.wraps(act)
-    def within(workspace: Workspace, *arguments: P.args, **named: P.kwargs) -> T:
+    def within(workspace: Workspace, /, *arguments: P.args, **named: P.kwargs) -> T:
         with reaching(workspace):
             return act(workspace, *arguments, **named)
 
+    functools.update_wrapper(within, act)
     return within
 
 

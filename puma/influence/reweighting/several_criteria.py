@@ -159,4 +159,5 @@ class _Point:
 def _newton_step(moving: Tensor, gap: Tensor, ridge: float) -> Tensor:
     """−J⁻¹·gap for J = I + ΨΨᵀ/ridge over the moving examples, an element of gap's Jacobian."""
     values, vectors = torch.linalg.eigh(moving @ moving.T)
-    return -ridge * (vectors @ ((vectors.T @ gap) / (values.clamp(min=0) + ridge)))
+    step: Tensor = -ridge * (vectors @ ((vectors.T @ gap) / (values.clamp(min=0) + ridge)))
+    return step

@@ -188,7 +188,8 @@ def _tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Te
     if beside:
         matrix += torch.diag(torch.tensor(beside, dtype=torch.float64), 1)
         matrix += torch.diag(torch.tensor(beside, dtype=torch.float64), -1)
-    return torch.linalg.eigh(matrix)
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors
 
 
 def _dot(left: Tensor, right: Tensor) -> float:
