@@ -16,6 +16,7 @@ help: ## list the commands
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=23.1" # older ones resolve this for ever
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -30,8 +31,7 @@ repro: install ## run the pipeline: only what changed since the last time
 	dvc repro
 
 compare: install ## print the comparison of the registered versions
-	@$(BIN)/puma compare german_credit
-	@$(BIN)/puma compare breast_cancer
+	@$(BIN)/puma compare
 
 ui: install ## start the MLflow UI on this project's registry
 	$(BIN)/puma ui

@@ -58,12 +58,22 @@ def versions(
         typer.echo(f"no version of puma-{dataset} yet; run `dvc repro`", err=True)
 
 
-def compare(dataset: DatasetName) -> None:
+def compare(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATASET]", help="A dataset of params.yaml; all if absent."),
+    ] = None,
+) -> None:
     """Show the versions of the current pipeline side by side.
 
     First the plain original and every removal; then what was trained for one method alone.
     """
-    workspace = project_of(dataset)
+    workspace = Workspace.find() if dataset is None else project_of(dataset)
+    for name in workspace.settings.datasets if dataset is None else [dataset]:
+        _compare(workspace, name)
+
+
+def _compare(workspace: Workspace, dataset: str) -> None:
     from puma.lineage.records import read_model_records
     from puma.registry import Registry
 

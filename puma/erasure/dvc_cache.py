@@ -1,7 +1,8 @@
 """The cache of the DVC project around a workspace, and what its stages name in it.
 
 DVC names an object by the MD5 of its content. An object whose name ends in ``.dir`` lists the
-files of a folder.
+files of a folder. Which objects go on an erasure is decided, and done, in
+:mod:`puma.erasure.version_files`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from puma.data import Dataset, Examples, load_dataset
+from puma.data import DATASETS, Dataset, Examples, load_dataset
 from puma.errors import DataError
 
 IDS = ["ann", "bob", "ann", "cy", "dee", "bob"]
@@ -284,3 +284,16 @@ def test_files_that_are_no_dataset_are_refused(
 def test_an_absent_dataset_names_the_stage_to_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.npz: no such dataset; run the prepare stage"):
         Dataset.load(tmp_path / "data.npz")
+
+
+@pytest.mark.parametrize("name", sorted({*DATASETS} - {"mnist"}))  # which does not come with PUMA
+def test_every_dataset_is_split_by_its_seed_and_standardised(name: str) -> None:
+    first, again, other = (load_dataset(name, seed=seed) for seed in (3, 3, 4))
+    assert first.name == name
+    assert first.digest == again.digest != other.digest
+    rows = len(first.train) + len(first.test)
+    assert len(first.test) == pytest.approx(0.25 * rows, abs=len(first.classes))
+    for part in (first.train, first.test):
+        assert part.labels.unique().tolist() == list(range(len(first.classes)))
+        assert part.features.dtype == torch.float32
+        assert float(part.features.abs().mean()) < 3  # scaled: of order 1

@@ -1,6 +1,7 @@
 """The weights λ of Eq. 10: how far each retained example compensates for the removed ones.
 
-A new solver is one file with a class that has a ``weights`` method, and one row of REWEIGHTERS.
+A new re-weighter is one file with a class that has a ``weights`` method, and one row of
+REWEIGHTERS.
 """
 
 from __future__ import annotations

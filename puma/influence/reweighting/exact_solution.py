@@ -1,4 +1,7 @@
-"""The exact minimiser of Eq. 10, and the choice of λ = 0."""
+"""The exact minimiser of Eq. 10, and the choice of λ = 0.
+
+The algorithms are in :mod:`.one_criterion` and :mod:`.several_criteria`.
+"""
 
 from __future__ import annotations
 
