@@ -25,13 +25,9 @@ from puma.errors import DataError, RegistryError
 from puma.project.workspace import Workspace
 from puma.registry import Registry
 from puma.registry.certificate.archive import keep_certificates
-from puma.registry.deletion import (
-    artifact_locations,
-    delete_logged,
-    delete_registered,
-    local_folder,
-)
+from puma.registry.deletion import local_folder
 from puma.registry.store import reaches_store
+from puma.registry.version_deletion import artifact_locations, delete_logged, delete_registered
 
 
 @dataclass(frozen=True)

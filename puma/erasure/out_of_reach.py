@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from puma.erasure.dvc_cache import DvcCache
 from puma.project.workspace import Workspace
 from puma.registry import Registry
-from puma.registry.deletion import deletes_rows
 from puma.registry.store import is_default, tracking_uri
 from puma.registry.store_errors import without_password
 from puma.registry.tombstones import Tombstone
+from puma.registry.version_deletion import deletes_rows
 
 
 def out_of_reach(

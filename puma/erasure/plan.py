@@ -14,8 +14,8 @@ from puma.errors import RegistryError
 from puma.project.files import PRIVATE, write_text
 from puma.project.workspace import Workspace
 from puma.registry import Registry
-from puma.registry.deletion import RunAndModel, versions_of_run
 from puma.registry.tombstones import Tombstone
+from puma.registry.version_deletion import RunAndModel, versions_of_run
 from puma.registry.versions import (
     CHAMPION,
     RegisteredVersion,

@@ -16,9 +16,9 @@ from puma.erasure.plan import Plan
 from puma.erasure.version_files import VersionDigests, version_files, weights_in_tree
 from puma.erasure.weight_search import SHORTEST, Search, WeightFragments, pieces, search
 from puma.registry import Registry
-from puma.registry.deletion import artifact_folders, artifact_store, find_unfinished
 from puma.registry.loading import load_graph
 from puma.registry.tombstones import Tombstone
+from puma.registry.version_deletion import artifact_folders, artifact_store, find_unfinished
 from puma.registry.versions import RegisteredVersion
 
 if TYPE_CHECKING:
