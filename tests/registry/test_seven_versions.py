@@ -28,6 +28,8 @@ from tests.registry.projects import (
     write_version,
 )
 
+pytestmark = pytest.mark.slow  # seven versions of a whole project
+
 __all__ = ["_default_store", "template"]
 
 EVERYTHING = {
