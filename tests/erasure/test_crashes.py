@@ -11,7 +11,7 @@ import pytest
 
 from puma.erasure import erase
 from puma.project.workspace import Workspace
-from puma.registry import deletion, list_versions, open_store
+from puma.registry import list_versions, open_store, version_deletion
 from puma.registry.certificate.verify import verify_version
 from puma.registry.tombstones import tombstones
 from puma.settings import ORIGINAL
@@ -31,11 +31,11 @@ STEPS = {
     "remove_files": erase,
     "search_again": erase,
     "delete_registered": erase,
-    "write_tombstone": deletion,
-    "delete_model": deletion,
-    "delete_run": deletion,
-    "delete_version": deletion,
-    "compact": deletion,
+    "write_tombstone": version_deletion,
+    "delete_model": version_deletion,
+    "delete_run": version_deletion,
+    "delete_version": version_deletion,
+    "compact": version_deletion,
 }
 
 

@@ -96,11 +96,11 @@ def check_completed(workspace: Workspace, n_before: int) -> None:
 def check_answered(workspace: Workspace, n_before: int) -> None:
     """The same of the direct path: one version more, however often it is asked."""
     check_whole(workspace, n_before)
-    number, _ = _answer(workspace)
-    assert _answer(workspace) == (number, False)
+    answered, _ = _answer(workspace)
+    assert _answer(workspace) == (answered, False)
     rows = list_versions(open_store(workspace), DATASET)
     assert len(rows) == n_before + 1
-    assert (rows[-1].version, rows[-1].aliases) == (number, ("challenger",))
+    assert (rows[-1].version, rows[-1].aliases) == (answered.version, ("challenger",))
     check_whole(workspace, n_before)
 
 
