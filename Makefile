@@ -16,7 +16,7 @@ help: ## list the commands
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=23.1" # older ones resolve this for ever
+	$(BIN)/python -m pip install --quiet "pip>=23.1" # older ones resolve this for ever
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

@@ -155,7 +155,7 @@ def test_every_number_has_a_range() -> None:
     assert numbers() == set(OUTSIDE)
 
 
-def refuse(tmp_path: Path, key: str, value: Any) -> None:
+def assert_refused(tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(SettingsError) as caught:
         load(tmp_path, nested(key, value))
     assert f"params.yaml: {key}: " in str(caught.value)
@@ -165,14 +165,14 @@ def refuse(tmp_path: Path, key: str, value: Any) -> None:
 @pytest.mark.parametrize("key", [*OUTSIDE, *OTHER_WRONG_VALUES])
 def test_wrong_values_are_refused_by_key_and_value(tmp_path: Path, key: str) -> None:
     for value in {**OUTSIDE, **OTHER_WRONG_VALUES}[key]:
-        refuse(tmp_path, key, value)
+        assert_refused(tmp_path, key, value)
 
 
 @pytest.mark.parametrize("value", ["many", None, True])
 def test_no_number_may_be_a_text_nothing_or_a_flag(tmp_path: Path, value: Any) -> None:
     # YAML reads `on` as true, and true would pass for 1.
     for key in numbers():
-        refuse(tmp_path, key, value)
+        assert_refused(tmp_path, key, value)
 
 
 @pytest.mark.parametrize("key", ["model.hidden", "model.blocks", "shadow.attack_hidden"])

@@ -20,7 +20,8 @@ def ui(
 ) -> None:
     """Serve the MLflow UI of this project's registry, until Ctrl-C."""
     workspace = Workspace.find()
-    from puma.registry.store import is_server, open_store, tracking_uri
+    from puma.registry import Registry
+    from puma.registry.store import is_server, tracking_uri
     from puma.registry.store_errors import without_password
 
     uri = tracking_uri(workspace)
@@ -29,7 +30,7 @@ def ui(
         typer.echo(f"this registry has a server already: {shown}/#/models")
         return
     _refuse_busy(host, port)
-    open_store(workspace)
+    Registry.open(workspace)  # makes the store, if there is none
     typer.echo(f"Models: http://{_authority(host, port)}/#/models   (stop with Ctrl-C)")
     sys.stdout.flush()
     # Passed in the environment: the address of a database may hold its password, and the

@@ -114,7 +114,7 @@ class Registry:
     @_reaches_store
     def check_record(self, version: RegisteredVersion) -> tuple[Finding, ...]:
         """Compare the certificate of ``version``, and those above it, with the registry."""
-        return check_record(self.client, version.dataset, version)
+        return check_record(self.client, version)
 
     @_reaches_store
     def load_module(self, version: RegisteredVersion) -> nn.Module:

@@ -211,15 +211,10 @@ def _audit(
     """Audit the parent and the new model, both for the same people."""
     data, settings = everybody.dataset, workspace.settings.audit
     evidence = load_evidence(workspace, everybody, progress=progress)
+    predictions = predict(removal.predictor, data.train, data.test, parent=parent)
     before, after = (
-        audit_removal(
-            predict(model, data.train, data.test, parent=parent),
-            data,
-            everybody,
-            evidence,
-            settings,
-        )
-        for model in (parent, removal.predictor)
+        audit_removal(each, data, everybody, evidence, settings)
+        for each in (predictions.of_parent(), predictions)
     )
     return before, after
 

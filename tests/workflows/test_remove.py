@@ -334,7 +334,9 @@ def test_the_policy_says_when_to_train_again(
 # --- refusals: nothing is registered, nothing kept ---
 
 
-def refused(workspace: Workspace, error: type[Exception], message: str, **asked: Any) -> None:
+def assert_refused(
+    workspace: Workspace, error: type[Exception], message: str, **asked: Any
+) -> None:
     before = state(workspace)
     version = asked.pop("version", 1)
     rows = asked.pop("rows", FIRST)
@@ -348,24 +350,26 @@ def test_changed_data_are_refused(own: Workspace) -> None:
     data = Dataset.load(own.data(DATASET))
     flipped = replace(data.train, labels=1 - data.train.labels)
     replace(data, train=flipped).save(own.data(DATASET))
-    refused(own, DataError, r"dataset\.npz holds other data than this version was made from")
+    assert_refused(own, DataError, r"dataset\.npz holds other data than this version was made from")
     own.data(DATASET).unlink()
-    refused(own, AbsentError, r"dataset\.npz is not here")
+    assert_refused(own, AbsentError, r"dataset\.npz is not here")
 
 
 def test_other_training_settings_are_refused(own: Workspace) -> None:
     path = own.root / "params.yaml"
     text = path.read_text()
     path.write_text(text.replace("epochs: 40,", "epochs: 41,"))
-    refused(own, SettingsError, r"training\.epochs is 41 in params\.yaml, and version 1 .* 40")
+    assert_refused(
+        own, SettingsError, r"training\.epochs is 41 in params\.yaml, and version 1 .* 40"
+    )
     path.write_text(text.replace("hidden: [32]", "hidden: [16]"))
-    refused(own, SettingsError, "version 1 is not the model that params.yaml describes")
+    assert_refused(own, SettingsError, "version 1 is not the model that params.yaml describes")
 
 
 def test_requests_that_cannot_be_honoured_are_refused(own: Workspace) -> None:
-    refused(own, DeletionError, "1 of 3 subject ids are not in dataset", rows=[20, 21, 999])
-    refused(own, DeletionError, "is empty", rows=[])
-    refused(own, DeletionError, r"covers all \d+ training rows", rows=range(N_TRAIN))
+    assert_refused(own, DeletionError, "1 of 3 subject ids are not in dataset", rows=[20, 21, 999])
+    assert_refused(own, DeletionError, "is empty", rows=[])
+    assert_refused(own, DeletionError, r"covers all \d+ training rows", rows=range(N_TRAIN))
 
 
 def test_what_the_earlier_request_was_has_to_be_known(chain: Workspace) -> None:
@@ -373,7 +377,9 @@ def test_what_the_earlier_request_was_has_to_be_known(chain: Workspace) -> None:
     kept = chain.archived_request(DATASET, str(row.deletion_digest))
     moved = chain.root / "elsewhere.csv"
     shutil.move(kept, moved)
-    refused(chain, DataError, rf"another request.*put that.*{kept.name}", version=5, rows=[50])
+    assert_refused(
+        chain, DataError, rf"another request.*put that.*{kept.name}", version=5, rows=[50]
+    )
     shutil.move(moved, kept)
     assert respond(chain, 5, [50]).outcome == "registered"
 
@@ -383,30 +389,34 @@ def test_a_parent_whose_record_does_not_hold_is_refused(chain: Workspace) -> Non
     client = open_store(chain)
     digest = client.get_model_version(NAME, "5").tags["puma.deletion_digest"]
     client.delete_model_version_tag(NAME, "5", "puma.deletion_digest")
-    refused(chain, RegistryError, "version 5.*deletion.digest.*puma verify", version=5, rows=[50])
+    assert_refused(
+        chain, RegistryError, "version 5.*deletion.digest.*puma verify", version=5, rows=[50]
+    )
     client.set_model_version_tag(NAME, "5", "puma.deletion_digest", digest)
     client.log_metric(client.get_model_version(NAME, "5").run_id, "cumulative_drift", 0)
-    refused(chain, RegistryError, "audit.metrics.cumulative_drift", version=5, rows=[50])
+    assert_refused(chain, RegistryError, "audit.metrics.cumulative_drift", version=5, rows=[50])
 
 
 def test_a_parent_without_a_certificate_or_above_it_a_gap_is_refused(chain: Workspace) -> None:
     client = open_store(chain)
     client.delete_model_version(NAME, "5")
-    refused(chain, RegistryError, "version 6 has lost its parent, version 5", version=6, rows=[50])
+    assert_refused(
+        chain, RegistryError, "version 6 has lost its parent, version 5", version=6, rows=[50]
+    )
     client.delete_model_version_tag(NAME, "1", "puma.certificate")
-    refused(chain, RegistryError, "version 1, as .* has no certificate", rows=[50])
+    assert_refused(chain, RegistryError, "version 1, as .* has no certificate", rows=[50])
 
 
 def test_an_erased_version_does_not_come_back(chain: Workspace) -> None:
     assert not erase(chain, DATASET, 5, act=True, progress=False).left
-    refused(chain, RegistryError, "was erased as version 5 on .*@champion", rows=FIRST)
+    assert_refused(chain, RegistryError, "was erased as version 5 on .*@champion", rows=FIRST)
     with pytest.raises(RegistryError, match="was erased as version 5"):
         respond(chain, 1, FIRST)
     # What was made from it goes on, and is still held to the training of the original above.
     text = (chain.root / "params.yaml").read_text()
     (chain.root / "params.yaml").write_text(text.replace("epochs: 40,", "epochs: 41,"))
     message = r"training\.epochs is 41 in params\.yaml, and version 1 was"
-    refused(chain, SettingsError, message, version=6, rows=[50])
+    assert_refused(chain, SettingsError, message, version=6, rows=[50])
     (chain.root / "params.yaml").write_text(text)
     done = respond(chain, 6, [50])
     assert (done.outcome, done.version.n_removed, done.history.count) == ("registered", 11, 3)
@@ -415,43 +425,45 @@ def test_an_erased_version_does_not_come_back(chain: Workspace) -> None:
 
 def test_a_lost_key_is_not_replaced(chain: Workspace) -> None:
     chain.key.unlink()
-    refused(chain, AbsentError, "same people would be others; restore it", rows=FIRST)
+    assert_refused(chain, AbsentError, "same people would be others; restore it", rows=FIRST)
     assert not chain.key.exists()
 
 
 def test_evidence_of_other_sizes_is_refused(own: Workspace) -> None:
     path = own.root / "params.yaml"
     path.write_text(path.read_text().replace("models: 5", "models: 6"))
-    refused(own, AuditError, "5 models of everybody and 4 shadow .* wants 6 and 4; run `dvc")
+    assert_refused(own, AuditError, "5 models of everybody and 4 shadow .* wants 6 and 4; run `dvc")
 
 
 def test_a_kept_request_that_is_broken_is_named(chain: Workspace) -> None:
     row = list_versions(open_store(chain), DATASET)[4]
     kept = chain.archived_request(DATASET, str(row.deletion_digest))
     kept.write_text("subject_id\nstranger\n")
-    refused(chain, DataError, rf"{kept.name}: no request of this data", version=5, rows=[50])
+    assert_refused(chain, DataError, rf"{kept.name}: no request of this data", version=5, rows=[50])
 
 
 def test_versions_of_other_kinds_are_refused(own: Workspace) -> None:
-    refused(own, ModelError, "made by sisa, whose removals need", version=NUMBERS["sisa"])
-    refused(own, ModelError, "made by sisa_original", version=NUMBERS["sisa_original"])
-    refused(own, RegistryError, "has no version '9'", version=9)
+    assert_refused(own, ModelError, "made by sisa, whose removals need", version=NUMBERS["sisa"])
+    assert_refused(own, ModelError, "made by sisa_original", version=NUMBERS["sisa_original"])
+    assert_refused(own, RegistryError, "has no version '9'", version=9)
     client = open_store(own)
     made = client.create_model_version(NAME, source=client.get_model_version(NAME, "1").source)
-    refused(own, RegistryError, "was not registered by PUMA", version=int(made.version))
+    assert_refused(own, RegistryError, "was not registered by PUMA", version=int(made.version))
 
 
 def test_methods_and_budgets_that_do_not_fit_are_refused(own: Workspace) -> None:
-    refused(own, SettingsError, "sisa needs what it recorded.*puma, puma_paper, r", method="sisa")
-    refused(own, SettingsError, "unknown removal method 'magic'", method="magic")
-    refused(own, SettingsError, "retrain is given no budget", method="retrain", budget=0.1)
+    assert_refused(
+        own, SettingsError, "sisa needs what it recorded.*puma, puma_paper, r", method="sisa"
+    )
+    assert_refused(own, SettingsError, "unknown removal method 'magic'", method="magic")
+    assert_refused(own, SettingsError, "retrain is given no budget", method="retrain", budget=0.1)
     for budget in (-1.0, 0.0, float("nan"), float("inf")):
-        refused(own, SettingsError, "budget must be a positive number", budget=budget)
+        assert_refused(own, SettingsError, "budget must be a positive number", budget=budget)
 
 
 def test_without_the_attack_of_the_pipeline_nothing_is_registered(own: Workspace) -> None:
     own.attack(DATASET).unlink()
-    refused(own, AuditError, r"attack\.pt: no such attack")
+    assert_refused(own, AuditError, r"attack\.pt: no such attack")
 
 
 # --- the command ---

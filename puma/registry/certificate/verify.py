@@ -43,7 +43,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     client = open_store(workspace)
     rows = list_versions(client, dataset)
     row = choose_version(rows, dataset, version_or_alias)
-    record = load_record(client, dataset, row)
+    record = load_record(client, row)
     comparison = compare(record)
     if isinstance(comparison, Finding):
         return Verification(dataset, row.version, (comparison,))
@@ -62,17 +62,15 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
 
 def check_fields(client: MlflowClient, version: RegisteredVersion) -> tuple[Finding, ...]:
     """Check only the fields of the certificate of ``version`` against the registry."""
-    comparison = compare(load_record(client, version.dataset, version))
+    comparison = compare(load_record(client, version))
     if isinstance(comparison, Finding):
         return (comparison,)
     return tuple(rules.check_fields(comparison))
 
 
-def check_record(
-    client: MlflowClient, dataset: str, found: ModelVersion | RegisteredVersion
-) -> tuple[Finding, ...]:
-    """Check the fields of the certificate of ``found``, and the certificates above it."""
-    record = load_record(client, dataset, found)
+def check_record(client: MlflowClient, version: RegisteredVersion) -> tuple[Finding, ...]:
+    """Check the fields of the certificate of ``version``, and the certificates above it."""
+    record = load_record(client, version)
     comparison = compare(record)
     if isinstance(comparison, Finding):
         return (comparison,)
@@ -80,20 +78,18 @@ def check_record(
     return (*rules.check_fields(comparison), *chain)
 
 
-def load_record(
-    client: MlflowClient, dataset: str, found: ModelVersion | RegisteredVersion
-) -> Record:
-    """Load everything that the certificate of ``found`` is compared with."""
-    run_id = found.run_id or ""
+def load_record(client: MlflowClient, version: RegisteredVersion) -> Record:
+    """Load everything that the certificate of ``version`` is compared with."""
+    run_id = version.run_id
     return Record(
-        dataset=dataset,
-        version=int(found.version),
-        tags=dict(found.tags),
+        dataset=version.dataset,
+        version=version.version,
+        tags=dict(version.tags),
         run_id=run_id,
         run=_find_run(client, run_id),
         certificate=read_artifact(client, run_id, FILE) if run_id else None,
         page=read_artifact(client, run_id, PAGE) if run_id else None,
-        ancestors=tuple(_ancestors(client, found)) if run_id else (),
+        ancestors=tuple(_ancestors(client, version)) if run_id else (),
     )
 
 
@@ -108,15 +104,13 @@ def _find_run(client: MlflowClient, run_id: str) -> Run | None:
         return None
 
 
-def _ancestors(client: MlflowClient, found: ModelVersion | RegisteredVersion) -> Iterator[Ancestor]:
-    """The versions above ``found``, as far as they are registered or have a tombstone."""
+def _ancestors(client: MlflowClient, version: RegisteredVersion) -> Iterator[Ancestor]:
+    """The versions above ``version``, as far as they are registered or have a tombstone."""
     from mlflow.exceptions import MlflowException
 
-    child: ModelVersion | RegisteredVersion | Tombstone = found
-    keeper = (
-        found.run_id or ""
-    )  # the certificates of an erased version lie beside its descendant's run
-    seen = {int(found.version)}
+    child: ModelVersion | RegisteredVersion | Tombstone = version
+    keeper = version.run_id  # the certificates of an erased version lie beside its descendant's
+    seen = {version.version}
     while True:
         try:
             parent = parent_of(client, child)
