@@ -105,7 +105,7 @@ def _suspects(found: Suspects, top: int) -> list[dict[str, Any]]:
 
 def _suspects_table(found: Suspects, top: int) -> tuple[tuple[str, ...], list[list[str]]]:
     """Columns and lines; the first ids, too, where they may be shown."""
-    columns = ["", "labelled", "model says", "suspicion", "rank by loss"]
+    columns = ["rank", "labelled", "model says", "suspicion", "rank by loss"]
     lines = []
     for each in _suspects(found, top):
         rank, given, predicted, suspicion, by_loss = each.values()

@@ -44,7 +44,7 @@ def versions(
     if as_json:
         typer.echo(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
         return
-    columns = ("", "method", "aliases", "from", "rows", "deletion", "acc.", "verdict", "secs")
+    columns = ("no.", "method", "aliases", "from", "rows", "deletion", "acc.", "verdict", "secs")
     print_table(
         f"Versions of puma-{dataset}",
         columns,
