@@ -46,7 +46,7 @@ NUMBERS = (
     "seconds",
     "retrain_seconds",
     "drift",
-    "forgetting_incomplete",
+    "level_missed",
 )
 COLUMNS = (*KEYS, *NUMBERS, "note")
 Row = dict[str, Any]
@@ -95,7 +95,7 @@ def run_removals(
     unseen rows that the shadow attack calls members. loss_auc: the loss attack, removed against
     unseen rows. loss_auc_gap_to_retrain: its distance from that of ``retrain`` (equal epochs)
     on the same dataset, case and seed. drift: change of the retained rows' mean loss (nats).
-    forgetting_incomplete: 1 or 0, blank where a method does not say. fraction: blank for
+    level_missed: 1 or 0, blank where a method does not say. fraction: blank for
     ``cluster``. In ``ordered`` the rows lie next to each other in the order of the data.
 
     A method that refused or failed has its row too: the error's class and message in ``note``,
@@ -237,7 +237,7 @@ class _Pair:
             "loss_auc": auc(loss_attack(removed), loss_attack(unseen)),
             "seconds": removal.seconds,
             "drift": removal.criterion_drift,
-            "forgetting_incomplete": removal.diagnostics.get("forgetting_incomplete"),
+            "level_missed": removal.diagnostics.get("level_missed"),
         }
 
     def _method(self, run: str) -> RemovalMethod:

@@ -84,7 +84,7 @@ def test_every_run_has_one_row_in_order(frame: pd.DataFrame) -> None:
 def test_numbers_are_there_and_in_range(frame: pd.DataFrame) -> None:
     assert frame[[*NUMBERS[:-1]]].notna().all(axis=None)
     assert frame[list(NUMBERS[:6])].stack().between(0, 1).all()
-    says = frame[frame["forgetting_incomplete"].notna()]
+    says = frame[frame["level_missed"].notna()]
     assert set(says["method"]) == {"puma"}
 
 

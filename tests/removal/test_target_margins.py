@@ -161,7 +161,7 @@ def test_every_row_ends_at_its_target(trained, deletion_set):
     )
     assert found["level_distance"] == pytest.approx(np.abs(targets - after).mean(), rel=1e-3)
     assert found["level_distance"] <= 1
-    assert found["forgetting_incomplete"] == 0
+    assert found["level_missed"] == 0
     assert found["level_reached"] == pytest.approx(
         attack_auc(removal.predictor, removed, data.test), abs=1e-9
     )
@@ -181,7 +181,7 @@ def test_reports_when_the_budget_forbids_it(trained, deletion_set):
     removal = PUMA(training=TRAINING, budget=1e-5, repair=False).remove(
         trained, deletion_set, progress=False
     )
-    assert removal.diagnostics["forgetting_incomplete"] == 1
+    assert removal.diagnostics["level_missed"] == 1
     assert abs(removal.criterion_drift) <= 1e-5 * 1.01
     assert removal.diagnostics["level_distance"] > 0.5
 

@@ -46,7 +46,7 @@ class PUMA(PumaSettings, RemovalMethod):
     cannot take rows to a target margin each.
 
     Its diagnostics: ``level_distance`` and ``level_distance_before`` are the mean absolute
-    distances from the target margins, in logits. ``forgetting_incomplete`` is 1 when the margins
+    distances from the target margins, in logits. ``level_missed`` is 1 when the margins
     are, on average, still above their targets by more than ``level_tolerance``.
     ``level_reached`` and ``level_reference`` are AUCs of the margins reached and of the targets
     against those of unseen rows, as ``attack_auc``.

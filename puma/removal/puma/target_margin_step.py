@@ -138,7 +138,7 @@ class TargetMarginStepper(Stepper):
             "level_reference": _auc(self.targets, unseen),
             "level_distance_before": self._start,
             "level_distance": self._distance,
-            "forgetting_incomplete": float(above > self.settings.level_tolerance),
+            "level_missed": float(above > self.settings.level_tolerance),
         }
 
     def _missing(self, model: nn.Module) -> Tensor:
