@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -16,6 +17,53 @@ from torch import Tensor
 from puma.errors import DataError
 from puma.project.files import PRIVATE, sha256, write_bytes
 
+LONGEST_ID = 1000  # characters; csv reads no field of more than 131072
+_CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
+_USABLE_ID = re.compile(rf"(?!\s)[^{_CONTROL}]{{1,{LONGEST_ID}}}(?<!\s)")
+# What a CSV of ids would not hold, or not give back as it was.
+_UNUSABLE_IDS = {
+    "empty or missing": re.compile(r"\s*"),
+    "with space around it": re.compile(r"\s.*|.*\s", re.DOTALL),
+    "with a control character or half of a surrogate pair": re.compile(
+        rf".*[{_CONTROL}].*", re.DOTALL
+    ),
+    f"of more than {LONGEST_ID} characters": re.compile(r".*", re.DOTALL),
+}
+
+
+def subject_array(subject_ids: Sequence[str] | np.ndarray) -> np.ndarray:
+    """(n,) ids as strings that a deletion request can name.
+
+    Raises:
+        DataError: An id is empty or missing, has space around it or a control character, or is
+            too long. The message gives counts and a position, never an id.
+    """
+    array = np.asarray(subject_ids, dtype=np.str_)
+    texts = array.tolist()
+    if array is not subject_ids:
+        # NumPy drops NULs at the end, and writes None and NaN out.
+        texts = [
+            "" if each is None or each != each else each if isinstance(each, str) else text
+            for each, text in zip(subject_ids, texts, strict=True)
+        ]
+    if all(map(_USABLE_ID.fullmatch, texts)):
+        return array
+    kinds = [_unusable(text) for text in texts]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in _UNUSABLE_IDS if kind in kinds]
+    first = next(number for number, kind in enumerate(kinds, start=1) if kind is not None)
+    raise DataError(
+        f"no deletion request could name some of the {len(texts)} subject ids: "
+        f"{', '.join(counts)}; the first is that of row {first}. Give every row its owner's id "
+        "as one line of plain text"
+    )
+
+
+def _unusable(text: str) -> str | None:
+    """What is wrong with an id; None for a usable one."""
+    if _USABLE_ID.fullmatch(text):
+        return None
+    return next(kind for kind, found in _UNUSABLE_IDS.items() if found.fullmatch(text))
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Examples:
@@ -27,7 +75,8 @@ class Examples:
         subject_ids: (n,) strings; one subject may own several rows.
 
     Raises:
-        DataError: Lengths differ, or features or labels are not such numbers.
+        DataError: Lengths differ, features or labels are not such numbers, or an id is not to be
+            used (see :func:`subject_array`).
     """
 
     features: Tensor
@@ -57,7 +106,7 @@ class Examples:
             raise DataError(f"labels must be >= 0, got {int(self.labels.min())}")
         object.__setattr__(self, "features", self.features.detach())
         object.__setattr__(self, "labels", self.labels.to(torch.int64))
-        object.__setattr__(self, "subject_ids", np.asarray(self.subject_ids, dtype=np.str_))
+        object.__setattr__(self, "subject_ids", subject_array(self.subject_ids))
 
     @classmethod
     def of(
@@ -65,7 +114,7 @@ class Examples:
     ) -> Examples:
         """Make examples from tensors; without ids, row i is its own subject, str(i)."""
         ids = np.arange(len(labels)).astype(np.str_) if subject_ids is None else subject_ids
-        return cls(features, labels, np.asarray(ids, dtype=np.str_))
+        return cls(features, labels, subject_array(ids))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -183,6 +232,8 @@ class Dataset:
                 return cls(str(stored["name"]), classes=tuple(stored["classes"].tolist()), **parts)
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such dataset; run the prepare stage first") from error
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
         except _NOT_AN_ARCHIVE as error:
             raise DataError(f"{path}: not a dataset written by PUMA ({error})") from error
 

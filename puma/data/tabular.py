@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from puma.data.base import Dataset, Examples
+from puma.data.base import Dataset, Examples, subject_array
 from puma.data.splitting import split_rows
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def split_and_scale(
             ),
         ]
     ).fit(table.iloc[train_rows])
-    ids = np.asarray(subject_ids, dtype=np.str_)
+    ids = subject_array(subject_ids)
 
     def part(rows: np.ndarray) -> Examples:
         features = np.asarray(transform.transform(table.iloc[rows]), dtype=np.float32)

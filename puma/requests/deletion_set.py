@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,10 +161,28 @@ def _strings(subject_ids: Iterable[str]) -> list[str]:
 def _refuse_unknown(unknown: frozenset[str], asked: frozenset[str], dataset: Dataset) -> None:
     if not unknown:
         return
+    known = {*dataset.train.subject_ids.tolist(), *dataset.test.subject_ids.tolist()}
+    looks = {_appearance(name) for name in known}
+    alike = sum(_appearance(name) in looks for name in unknown)
+    hint = (
+        ""
+        if not alike
+        else (
+            f". {alike} of them look like ids of the dataset, but are written with other Unicode "
+            "characters (such as é as one character or as two): copy these from the data"
+        )
+    )
     raise DeletionError(
         f"{len(unknown)} of {len(asked)} subject ids are not in dataset {dataset.name!r}; "
-        "correct or drop them (the error's unknown_ids has them)",
+        f"correct or drop them (the error's unknown_ids has them){hint}",
         unknown_ids=tuple(sorted(unknown)),
+    )
+
+
+def _appearance(name: str) -> str:
+    """The same for ids that a reader would take for the same."""
+    return "".join(
+        each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf"
     )
 
 

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import multiprocessing
 import os
+import random
 import re
 import traceback
 from collections import Counter
@@ -17,7 +18,7 @@ import torch
 
 import puma.data
 from puma.data import Dataset, Examples, load_dataset
-from puma.errors import DeletionError
+from puma.errors import DataError, DeletionError
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
 
@@ -276,10 +277,11 @@ def test_digest_is_the_keyed_hash_of_the_sorted_ids(toy: Dataset) -> None:
 
 
 def test_digest_tells_two_people_from_one_whose_id_looks_like_both() -> None:
-    train = owned(["a", "b", "a\nb", "c"], [0, 0, 0, 0])
+    looks = ["ab", "a,b", "a b"]
+    train = owned(["a", "b", "c", *looks], [0] * 6)
     data = Dataset("toy", train, owned(["c"], [0]), ("good",))
-    both, one = DeletionSet.of(["a", "b"], data), DeletionSet.of(["a\nb"], data)
-    assert both.digest(KEY) != one.digest(KEY)
+    both = DeletionSet.of(["a", "b"], data).digest(KEY)
+    assert all(both != DeletionSet.of([one], data).digest(KEY) for one in looks)
 
 
 def test_repr_counts_and_names_nobody(toy: Dataset) -> None:
@@ -402,3 +404,72 @@ def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DeletionError, match=r"deletion\.key: not a usable key"):
         project_key(tmp_path / "file" / "deletion.key")
+
+
+# --- ids that a file can hold ---
+
+NASTY = (
+    *(" ", "\t", "\n", "\r", "\r\n", "\0", "\x1a", "\x1b[2J", "\x7f", "\x85", "\xa0", "\u2028"),
+    *("\ufeff", "\u200f", "\u202e", "\u200b", "\ud800", "\udfff", "\U0001f600", "é", "e\u0301"),
+    *('"', '""', "'", ",", ";", "\\", "=1+1", "+", "-", "@", "#", "%", "None", "nan", "0", "007"),
+    *("subject_id", "salt", "", "x" * 999, "z"),
+)
+
+
+def test_a_set_that_can_be_made_is_read_back_as_it_was(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    named = [*NASTY, *("".join(draw.choices(NASTY, k=draw.randint(1, 4))) for _ in range(400))]
+    refused = 0
+    for name in named:
+        ids = [name, "other", "kept"]
+        try:
+            data = Dataset("toy", owned(ids, [0, 0, 0]), owned(["kept"], [0]), ("only",))
+        except DataError as error:
+            refused += 1
+            assert name != name.strip() or not name.isprintable() or len(name) > 1000 or not name
+            report = "".join(traceback.format_exception(error))
+            assert len(name) < 3 or name.isspace() or name not in report
+            continue
+        chosen = DeletionSet.of([name, "other"], data)
+        chosen.write(tmp_path / "set.csv", reason='a "reason", too', key=KEY)
+        found = DeletionSet.read(tmp_path / "set.csv", data)
+        assert found.subject_ids == chosen.subject_ids
+        assert found.digest(KEY) == chosen.digest(KEY)
+    assert len(named) / 4 < refused < 3 * len(named) / 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "what"),
+    [
+        (["a", " b", "c ", ""], "1 empty or missing, 2 with space around it; the first .* row 2"),
+        (["a", "b\0"], "1 with a control character"),  # NumPy would make it "b"
+        (["a", "b\nc"], "1 with a control character"),
+        (["a", "b\ud800"], "1 with a control character or half of a surrogate pair"),
+        (["a", None], "1 empty or missing"),
+        (["a", float("nan")], "1 empty or missing"),
+        (["a", "b" * 1001], "1 of more than 1000 characters"),
+    ],
+)
+def test_data_whose_ids_no_request_could_name_is_refused(ids: list[Any], what: str) -> None:
+    with pytest.raises(DataError, match=f"of the {len(ids)} subject ids: {what}"):
+        owned(ids, [0] * len(ids))
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "alike"),
+    [
+        ("Ren\u00e9", "Rene\u0301", 1),
+        ("Rene\u0301", "Ren\u00e9", 1),
+        ("ann", "\ufeffann", 1),
+        ("ann", "Bob", 0),
+    ],
+)
+def test_unknown_ids_that_look_like_known_ones_get_a_hint(
+    held: str, asked: str, alike: int, tmp_path: Path
+) -> None:
+    data = Dataset("toy", owned([held, "x", "x"], [0, 0, 0]), owned(["x"], [0]), ("only",))
+    with pytest.raises(DeletionError) as caught:
+        read(tmp_path, f"subject_id\nx\n{asked}\n", data)
+    assert ("other Unicode characters" in str(caught.value)) == bool(alike)
+    assert held not in str(caught.value)
+    assert asked not in str(caught.value)
