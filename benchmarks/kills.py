@@ -65,7 +65,7 @@ def prepare(folder: Path, project: Path | None, dataset: str) -> Workspace:
     if project is None:
         template = Workspace(folder / "template")
         template.root.mkdir()
-        Registry.open(template)
+        Registry.open(template, create=True)
         workspace = make_audited(root, template)
     else:
         for name in KEPT:

@@ -30,7 +30,7 @@ def ui(
         typer.echo(f"this registry has a server already: {shown}/#/models")
         return
     _refuse_busy(host, port)
-    Registry.open(workspace)  # makes the store, if there is none
+    Registry.open(workspace)  # MLflow would make another store where there is none
     typer.echo(f"Models: http://{_authority(host, port)}/#/models   (stop with Ctrl-C)")
     sys.stdout.flush()
     # Passed in the environment: the address of a database may hold its password, and the

@@ -11,8 +11,10 @@ from puma.registry.store_errors import first_line, remedy, showable, without_pas
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from sqlalchemy import Connection
 
 REBUILD = "delete mlflow.db and mlruns/puma, then run `dvc repro`, which registers every version"
+BUSY = 20.0  # seconds, as long as MLflow itself waits for a SQLite file that is written to
 PATIENCE = 60  # seconds to wait for a migration by another process
 
 
@@ -28,23 +30,53 @@ def alone(uri: str) -> Iterator[None]:
     if not uri.startswith("postgresql"):
         yield
         return
-    from sqlalchemy import create_engine, text
+    from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.pool import NullPool
 
     with contextlib.ExitStack() as held:
+        connection = held.enter_context(_connection(uri))
         try:
-            connection = held.enter_context(create_engine(uri, poolclass=NullPool).connect())
             connection.execute(text(f"SET LOCAL lock_timeout = '{PATIENCE}s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('puma'))"))
-        except ImportError as error:
-            raise RegistryError(
-                f"{without_password(uri)}: its driver is not installed ({error}); run "
-                "`pip install 'puma-unlearning[postgresql]'`"
-            ) from error
         except SQLAlchemyError as error:
             raise _cannot_open(uri, error) from showable(error)
         yield
+
+
+def has_experiment(uri: str, name: str) -> bool:
+    """Whether the database holds MLflow's experiment of that name. Nothing is created.
+
+    Raises:
+        RegistryError: The database cannot be reached, or its driver is not installed.
+    """
+    from sqlalchemy import inspect, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    with _connection(uri) as connection:
+        try:
+            if not inspect(connection).has_table("experiments"):
+                return False
+            query = text("SELECT 1 FROM experiments WHERE name = :name")
+            return connection.execute(query, {"name": name}).first() is not None
+        except SQLAlchemyError as error:
+            raise _cannot_open(uri, error) from showable(error)
+
+
+def _connection(uri: str) -> Connection:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    waiting = {"timeout": BUSY} if uri.startswith("sqlite") else {}
+    try:
+        return create_engine(uri, poolclass=NullPool, connect_args=waiting).connect()
+    except ImportError as error:
+        raise RegistryError(
+            f"{without_password(uri)}: its driver is not installed ({error}); run "
+            "`pip install 'puma-unlearning[postgresql]'`"
+        ) from error
+    except SQLAlchemyError as error:
+        raise _cannot_open(uri, error) from showable(error)
 
 
 def connect(uri: str) -> MlflowClient:

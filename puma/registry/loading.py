@@ -189,5 +189,5 @@ def load_predictor(
     allow_pickle: Collection[str] = (),
 ) -> Callable[[Tensor], Tensor]:
     """:func:`predictor` of the version of that number or alias, for a single call."""
-    version = get_version(open_store(workspace), dataset, version_or_alias)
+    version = get_version(open_store(workspace, create=False), dataset, version_or_alias)
     return predictor(version, allow_pickle=allow_pickle)

@@ -90,7 +90,7 @@ def promote(
         RegistryError: There is no such version, or the reason is blank or too long.
     """
     reason = _valid_reason(force)
-    client = open_store(workspace)
+    client = open_store(workspace, create=False)
     with writing(workspace):
         rows = list_versions(client, dataset)
         row = choose_version(rows, dataset, version_or_alias)

@@ -30,7 +30,7 @@ from puma.registry.creation import (
 )
 from puma.registry.description import describe, with_notes
 from puma.registry.provenance import COMMAND
-from puma.registry.store import database, is_default, open_store, reaches_store, writing
+from puma.registry.store import NoRegistryError, open_store, reaches_store, writing
 from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
     CERTIFICATE,
@@ -140,11 +140,9 @@ def all_registered(workspace: Workspace) -> bool:
 @reaches_store
 def missing(workspace: Workspace) -> str | None:
     """The first thing that :func:`register_all` would change, or None."""
-    if is_default() and not database(workspace).exists():
-        return "mlflow.db: does not exist yet"
     try:
-        summary, gap = _survey(open_store(workspace), workspace)
-    except DataError as error:
+        summary, gap = _survey(open_store(workspace, create=False), workspace)
+    except (DataError, NoRegistryError) as error:
         return str(error)
     if gap is not None:
         return gap

@@ -64,13 +64,17 @@ class Registry:
     client: MlflowClient
 
     @classmethod
-    def open(cls, workspace: Workspace) -> Registry:
-        """Connect to the store of ``workspace``; create it on first use.
+    def open(cls, workspace: Workspace, *, create: bool = False) -> Registry:
+        """Connect to the store of ``workspace``.
+
+        Args:
+            workspace: The project.
+            create: Whether to create the store on first use.
 
         Raises:
-            RegistryError: The store cannot be used. The message says what to do.
+            RegistryError: There is no store, or it cannot be used. The message says what to do.
         """
-        return cls(workspace, open_store(workspace))
+        return cls(workspace, open_store(workspace, create=create))
 
     def lock(self) -> FileLock:
         """The lock to hold while creating versions or moving aliases."""

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from puma.errors import PumaError, RegistryError
 from puma.project.workspace import Workspace
-from puma.registry.connection import REBUILD, alone, connect
+from puma.registry.connection import BUSY, REBUILD, alone, connect, has_experiment
 from puma.registry.store_errors import first_line, is_fault, remedy, showable, without_password
 
 if TYPE_CHECKING:
@@ -49,7 +49,11 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "PGCONNECT_TIMEOUT": "10",
 }
-BUSY = 20.0  # seconds, as long as MLflow itself waits for a SQLite file that is written to
+SQLITE = "sqlite:///"
+
+
+class NoRegistryError(RegistryError):
+    """There is no registry at the address, or none yet."""
 
 
 def database(workspace: Workspace) -> Path:
@@ -71,16 +75,16 @@ def tracking_uri(workspace: Workspace) -> str:
                 f"the project folder {workspace.root} has {' and '.join(found)} in its path, "
                 "and MLflow cannot load models from there; rename the folder"
             )
-        return f"sqlite:///{path}"
+        return f"{SQLITE}{path}"
     if "://" not in uri or uri.startswith("file:"):
         raise RegistryError(
             f"{OVERRIDE} is {uri!r}: MLflow keeps no model registry in plain files; name a "
             "database (sqlite:///…, postgresql://…) or a server (http://…), or unset it"
         )
-    relative = uri.removeprefix("sqlite:///")
-    if relative != uri and not Path(relative).is_absolute():
+    relative = uri.removeprefix(SQLITE)
+    if relative != uri and not Path(relative).is_absolute() and not relative.startswith("file:"):
         # Left as it is, it would be another store in every working directory.
-        return f"sqlite:///{workspace.root.resolve() / relative}"
+        return f"{SQLITE}{workspace.root.resolve() / relative}"
     if uri.startswith("postgresql://") and importlib.util.find_spec("psycopg2"):
         # Which driver SQLAlchemy takes when none is named depends on its version.
         return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
@@ -97,12 +101,16 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def open_store(workspace: Workspace) -> MlflowClient:
-    """Create the store on first use, with the experiment ``puma``, and connect to it.
+def open_store(workspace: Workspace, *, create: bool = True) -> MlflowClient:
+    """Connect to the store, which also becomes the current one for ``mlflow.*`` calls.
 
-    The store also becomes the current one of this process, for ``mlflow.*`` calls.
+    Args:
+        workspace: The project.
+        create: Whether to create the store and its experiment ``puma`` on first use.
 
     Raises:
+        NoRegistryError: There is no store, or no experiment in it, and none is to be created.
+            Nothing was written.
         RegistryError: The store cannot be used.
     """
     for name, value in DEFAULTS.items():
@@ -114,13 +122,17 @@ def open_store(workspace: Workspace) -> MlflowClient:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     folder = workspace.root / ".puma"
     with reaching(workspace):
+        if not create:
+            _refuse_missing(workspace, uri)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # MLflow's first migration is not safe against a second process that starts it too.
         with FileLock(folder / "mlflow.lock"), alone(uri):
             if is_default():
                 _refuse_file_store(workspace)
-                _create(workspace)
-                _refuse_unknown_schema(database(workspace))
+                if create:
+                    _create(workspace)
+            if (path := _sqlite_file(uri)) is not None and path.exists():
+                _refuse_unknown_schema(path)
             client = connect(uri)
             _check_experiment(client, workspace, uri)
     _make_current(mlflow, uri)
@@ -198,6 +210,34 @@ def environment_kept(*names: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _refuse_missing(workspace: Workspace, uri: str) -> None:
+    path = _sqlite_file(uri)
+    if is_server(uri):
+        found = connect(uri).get_experiment_by_name(EXPERIMENT) is not None
+    elif path is not None and (not path.exists() or path.stat().st_size == 0):
+        found = False  # to connect would create it
+    else:
+        if path is not None:
+            _refuse_unknown_schema(path)
+        found = has_experiment(uri, EXPERIMENT)
+    if found:
+        return
+    if is_default():
+        raise NoRegistryError(
+            f"{database(workspace)}: there is no registry yet; run `dvc repro`, which makes it"
+        )
+    raise NoRegistryError(
+        f"{without_password(uri)}: there is no registry of PUMA at this address; correct or unset "
+        f"{OVERRIDE}, or run `dvc repro`, which makes one there"
+    )
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite store; None for another store, and for a `file:` address."""
+    path = uri.removeprefix(SQLITE)
+    return None if path == uri or path.startswith("file:") else Path(path.partition("?")[0])
+
+
 def _refuse_file_store(workspace: Workspace) -> None:
     runs = workspace.root / "mlruns"
     for found in sorted(runs.glob("*/meta.yaml")):
@@ -249,13 +289,17 @@ def _refuse_unknown_schema(path: Path) -> None:
     except sqlite3.Error as error:
         if is_fault(error):
             raise
-        raise RegistryError(f"{path}: not a usable database ({error}); {REBUILD}") from error
+        raise RegistryError(f"{path}: not a usable database ({error}); {_rebuild()}") from error
     known = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
     if row and not any(known.glob(f"{row[0]}_*.py")):
         raise RegistryError(
             f"{path}: made by a newer MLflow than the installed {mlflow.__version__} (schema "
-            f"{row[0]}); install the newer MLflow again, or {REBUILD}"
+            f"{row[0]}); install the newer MLflow again, or {_rebuild()}"
         )
+
+
+def _rebuild() -> str:
+    return REBUILD if is_default() else f"restore a backup, or name another store in {OVERRIDE}"
 
 
 def _create_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> None:

@@ -153,7 +153,9 @@ def test_moved_project_is_named_and_a_deleted_store_is_rebuilt(registered: Works
         register_all(moved, progress=False)
 
     (moved.root / "mlflow.db").unlink()
-    assert missing(moved) == "mlflow.db: does not exist yet"
+    assert missing(moved) == (
+        f"{moved.root}/mlflow.db: there is no registry yet; run `dvc repro`, which makes it"
+    )
     register_all(moved, progress=False)
     after = list_versions(open_store(moved), DATASET)
     assert [row.fingerprint for row in after] == [row.fingerprint for row in before]

@@ -40,7 +40,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     Raises:
         RegistryError: There is no such version.
     """
-    client = open_store(workspace)
+    client = open_store(workspace, create=False)
     rows = list_versions(client, dataset)
     row = choose_version(rows, dataset, version_or_alias)
     record = load_record(client, row)
