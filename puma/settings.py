@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from puma.errors import SettingsError
 
 
 def _not_a_flag(value: Any) -> Any:
-    """YAML reads `on` and `yes` as true, and true would pass for the number 1."""
+    """``true`` would pass for the number 1."""
     if isinstance(value, bool):
         raise ValueError("expected a number")
     return value
@@ -22,7 +25,8 @@ Number = BeforeValidator(_not_a_flag)
 Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Number, Field(gt=0, lt=1)]
-Count = Annotated[int, Number, Field(ge=1)]
+INT64 = Field(lt=2**63)  # no larger number fits into a tensor
+Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
 
 ORIGINAL = "original"  # trained plainly; what most methods remove from, and what serves
@@ -108,7 +112,7 @@ class PumaSettings(Strict):
     steps: Count = 8
     repair: bool = True
     reweighting: Literal["always", "never"] = "always"
-    reference_models: Annotated[int, Number, Field(ge=0)] = 1
+    reference_models: Annotated[int, Number, Field(ge=0), INT64] = 1
     reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
     reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
     level_tolerance: Positive = 0.5
@@ -157,7 +161,7 @@ class SisaSettings(Strict):
 class AmnesiacSettings(Strict):
     """Amnesiac ML's knobs; see :class:`puma.Amnesiac` for what each one does."""
 
-    repair_epochs: Annotated[int, Number, Field(ge=0)] = 5
+    repair_epochs: Annotated[int, Number, Field(ge=0), INT64] = 5
     max_bytes: Count = 10**9
 
 
@@ -186,8 +190,8 @@ class AuditSettings(Strict):
     jobs: processes that train models; null = one for each core.
     """
 
-    models: Annotated[int, Number, Field(ge=3)] = 8
-    shadow_models: Annotated[int, Number, Field(ge=4)] = 32
+    models: Annotated[int, Number, Field(ge=3), INT64] = 8
+    shadow_models: Annotated[int, Number, Field(ge=4), INT64] = 32
     confidence: Fraction = 0.95
     max_influence: Positive = 0.25
     max_surer: Annotated[float, Number, Field(gt=0, le=0.5)] = 0.3
@@ -273,25 +277,88 @@ def load_settings(path: Path) -> Settings:
 
     Raises:
         SettingsError: It cannot be read or used. The message names the file, every wrong key and
-            the value found.
+            the value found; where it is no proper YAML, the line.
     """
-    try:
-        raw = yaml.safe_load(path.read_bytes())
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error.strerror}); run inside a PUMA project"
-        ) from error
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: not valid YAML: {error}") from error
+    raw = _read_yaml(path)
     if not isinstance(raw, dict):
-        raise SettingsError(f"{path}: expected a mapping of settings, got {type(raw).__name__}")
+        raise SettingsError(
+            f"{path}: expected a mapping of settings, such as `seed: 0`, got {type(raw).__name__}"
+        )
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item['input']!r})"
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {_shown(item['input'])})"
             if item["loc"]
             else item["msg"]  # of the whole file, which need not be repeated
             for item in error.errors()
         )
         raise SettingsError(f"{path}: {problems}; correct these keys") from error
+
+
+class _Constructor(SafeConstructor):
+    """ruamel.yaml's, whose every error is a YAMLError that knows its line."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            found = super().construct_object(node, deep)
+            if isinstance(found, int):
+                str(found)  # Python does not print thousands of digits
+            if isinstance(found, str) and b"\0" in found.encode():
+                raise ValueError("NUL is no character of a text")
+        except (YAMLError, RecursionError):
+            raise
+        except Exception as error:  # of int(), date(), encode(): whatever the text is not fit for
+            problem = f"it cannot be read ({str(error).partition(';')[0]})"
+            raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
+        return found
+
+    def check_mapping_key(
+        self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any
+    ) -> bool:
+        if key in mapping:
+            problem = f"the key {key!r} is there twice, and only one can count"
+            raise ConstructorError(problem=problem, problem_mark=key_node.start_mark)
+        return super().check_mapping_key(node, key_node, mapping, key, value)
+
+
+def _read_yaml(path: Path) -> object:
+    """YAML 1.2, read as DVC reads it: another reader's 010 or `yes` is another value."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: cannot be read ({error.strerror}); run inside a PUMA project"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{path}: not valid YAML: byte {error.start} is no UTF-8; save the file as UTF-8"
+        ) from error
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _Constructor
+    try:
+        return reader.load(text)
+    except RecursionError as error:
+        raise SettingsError(
+            f"{path}: not valid YAML: nested too deeply; settings are one level deep"
+        ) from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = "".join(text.split("\n")[mark.line : mark.line + 1]).strip()
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise SettingsError(
+            f"{path}: not valid YAML: line {mark.line + 1}, {_shown(line)}: {problem}; "
+            "correct this line"
+        ) from error
+    except YAMLError as error:
+        raise SettingsError(f"{path}: not valid YAML: {error}; correct the file") from error
+
+
+def _shown(value: object) -> str:
+    """``value`` for a message, shortened: aliases make a small file a huge value."""
+    shorten = reprlib.Repr()
+    shorten.maxlevel = 3
+    shorten.maxlist = shorten.maxtuple = shorten.maxdict = shorten.maxset = 20
+    shorten.maxstring = shorten.maxother = shorten.maxlong = 100
+    shown = shorten.repr(value)
+    return shown if len(shown) <= 500 else f"{shown[:500]}..."

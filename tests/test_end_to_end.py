@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
+from dvc.utils.serialize import dumps_yaml, loads_yaml
 
 from puma.audit import Population
 from puma.data import Dataset
@@ -84,8 +84,8 @@ def project(tmp_path_factory) -> Workspace:
     for name in ("dvc.yaml", ".dvcignore", ".gitignore"):
         shutil.copy(ROOT / name, root)
     (root / "deletions" / f"{DATASET}.csv").unlink(missing_ok=True)
-    settings = yaml.safe_load((ROOT / "params.yaml").read_text()) | TINY
-    (root / "params.yaml").write_text(yaml.safe_dump(settings))
+    settings = loads_yaml((ROOT / "params.yaml").read_text()) | TINY
+    (root / "params.yaml").write_text(dumps_yaml(settings))
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     workspace = Workspace(root)
     run(workspace, "dvc", "repro")

@@ -11,13 +11,13 @@ import nbformat
 import numpy as np
 import papermill
 import pytest
-import yaml
+from dvc.utils.serialize import loads_yaml
 
 from puma.data import two_moons
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+STAGES = loads_yaml((ROOT / "dvc.yaml").read_text())["stages"]
 INTERACTIVE = {"calibrate.ipynb", "debug_labels.ipynb"}  # for a person, who decides what follows
 
 

@@ -13,8 +13,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 from dvc.repo import Repo
+from dvc.utils.serialize import dumps_yaml, loads_yaml
 
 from puma.erasure.dvc_cache import DvcCache
 from puma.erasure.erase import Erasure, erase
@@ -160,7 +160,7 @@ def cached(workspace: Workspace, text: str) -> bool:
 
 
 def named_in_lock(workspace: Workspace) -> set[str]:
-    lock = yaml.safe_load((workspace.root / "dvc.lock").read_text())
+    lock = loads_yaml((workspace.root / "dvc.lock").read_text())
     return {out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
 
 
@@ -173,7 +173,7 @@ def project(template: Workspace, tmp_path: Path) -> Workspace:
     workspace = Workspace(root.resolve())
     pack(workspace, 0)
     (root / "made/data").write_text("the data")
-    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages()}))
+    (root / "dvc.yaml").write_text(dumps_yaml({"stages": stages()}))
     dvc(workspace, "init", "--no-scm", "-q")
     dvc(workspace, "repro", "-q")
     copy_store(template, workspace)
@@ -189,7 +189,7 @@ def act(workspace: Workspace, version: int = 1) -> Erasure:
 def test_the_version_that_the_tree_has(project: Workspace) -> None:
     """Afterwards DVC takes its stages for such as never ran, and makes the same model again."""
     first = layers(0)
-    lock = yaml.safe_load((project.root / "dvc.lock").read_text())["stages"]
+    lock = loads_yaml((project.root / "dvc.lock").read_text())["stages"]
     done = act(project)
     assert done.left == done.kept == []
     assert done.removed["stages"] == ["audit-original in dvc.lock", "make-original in dvc.lock"]
@@ -197,7 +197,7 @@ def test_the_version_that_the_tree_has(project: Workspace) -> None:
     for out in (*outs(ORIGINAL), *audit_outs(ORIGINAL)):
         assert not (project.root / out).exists()
     assert not cached(project, "records of 0")
-    rest = yaml.safe_load((project.root / "dvc.lock").read_text())["stages"]
+    rest = loads_yaml((project.root / "dvc.lock").read_text())["stages"]
     assert rest == {name: lock[name] for name in lock if "original" not in name}
     cache = DvcCache.of(project.root)
     assert cache is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
+from dvc.utils.serialize import dumps_yaml
 
 from puma.models import Ensemble
 from puma.project.workspace import Workspace
@@ -61,7 +61,7 @@ def found(
     template: Workspace, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Workspace, list[Registered]]:
     root = tmp_path_factory.mktemp("seven")
-    (root / "params.yaml").write_text(yaml.safe_dump(EVERYTHING))
+    (root / "params.yaml").write_text(dumps_yaml(EVERYTHING))
     workspace = Workspace(root.resolve())
     receipts = {}
     for seed, version in enumerate(DEFAULTS.versions):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-import yaml
+from dvc.utils.serialize import loads_yaml
 from torch import nn
 
 from puma.data import Dataset, Examples
@@ -77,7 +77,7 @@ def test_the_recorded_parameters_build_the_method_again(dataset, model, name):
     )
     own = set(METHODS[name].model_fields) - {"training", "seed"}
     # A registry keeps every parameter as a text.
-    stored = {key: yaml.safe_load(str(found.parameters[key])) for key in own}
+    stored = {key: loads_yaml(str(found.parameters[key])) for key in own}
     assert METHODS[found.method](training=TRAINING, **stored) == method
     assert set(found.parameters) - own == OUTCOMES[name]
     assert all(type(value) in (str, int, float) for value in found.parameters.values())
