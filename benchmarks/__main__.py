@@ -7,6 +7,7 @@ import typer
 from benchmarks import (
     commands,
     figures,
+    fuzz,
     kills,
     mnist_removal,
     psi_memory,
@@ -33,6 +34,7 @@ app.command("mnist-removal")(mnist_removal.main)
 app.command("reweighting")(reweighting.main)
 app.command("psi-memory")(psi_memory.main)
 app.command("figures")(figures.main)
+app.command("fuzz")(fuzz.main)
 
 if __name__ == "__main__":
     app()
