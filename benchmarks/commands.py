@@ -19,7 +19,7 @@ from benchmarks.removals import run_removals, scenarios
 from benchmarks.tables import SHORT, cluster_table
 from puma.cli.tables import print_table
 from puma.errors import SettingsError
-from puma.project.files import write_text
+from puma.project.files import require_writable, write_text
 from puma.project.workspace import Workspace
 from puma.settings import Settings
 
@@ -49,6 +49,7 @@ def removal_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
+    target = _target(workspace, output, "removal")
     try:
         shares = [float(share) for share in fractions.split(",")]
     except ValueError:
@@ -57,7 +58,6 @@ def removal_benchmark(
     names = _names(datasets)
     cases = scenarios(shares)
     frame = run_removals(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
-    target = output or _results(workspace, "removal")
     _write(frame, target)
     for name in dict.fromkeys(names):
         heading, lines = cluster_table(frame, name, SHORT, deviations=False)
@@ -81,13 +81,13 @@ def audit_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
+    target = _target(workspace, output, "audit")
     try:
         counts = [int(count) for count in clusters.split(",")]
     except ValueError:
         raise SettingsError(f"--clusters {clusters!r} is no list such as 8,3") from None
 
     frame = run_audits(_names(datasets), settings=settings, seeds=seeds, clusters=counts, jobs=jobs)
-    target = output or _results(workspace, "audit")
     _write(frame, target)
     table = verdicts(frame)
     lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]
@@ -110,11 +110,11 @@ def label_errors_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
+    target = _target(workspace, output, "debugging")
 
     frame, curves = run_label_errors(
         _names(datasets), settings=settings, seeds=seeds, permutations=permutations, jobs=jobs
     )
-    target = output or _results(workspace, "debugging")
     _write(frame, target)
     _write(curves, _beside(target, "curves"))
     heading, lines = label_errors_table(frame)
@@ -135,6 +135,7 @@ def label_errors_runtime(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
+    target = _target(workspace, output, "debugging_runtime")
 
     frame = run_runtime(
         _names(datasets),
@@ -142,7 +143,6 @@ def label_errors_runtime(
         points=points,
         limits=Limits(repeats=repeats, permutations=permutations),
     )
-    target = output or _results(workspace, "debugging_runtime")
     _write(frame, target)
     heading, lines = runtime_table(frame)
     print_table("seconds, and how many times psi's", tuple(heading), lines)
@@ -164,10 +164,10 @@ def calibration_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
+    target = _target(workspace, output, "calibration")
 
     problem = Problem(points=points, flipped=flipped, few=few)
     frame, bins = run_calibration(settings=settings, seeds=seeds, problem=problem, jobs=jobs)
-    target = output or _results(workspace, "calibration")
     _write(frame, target)
     _write(bins, _beside(target, "reliability"))
     for variant in VARIANTS:
@@ -176,8 +176,11 @@ def calibration_benchmark(
     _print_counts(frame, target)
 
 
-def _results(workspace: Workspace, name: str) -> Path:
-    return workspace.root / "docs" / "results" / f"{name}.csv"
+def _target(workspace: Workspace, output: Path | None, name: str) -> Path:
+    """Where the results go, which is checked before the work that makes them."""
+    target = output or workspace.root / "docs" / "results" / f"{name}.csv"
+    require_writable(target)
+    return target
 
 
 def _write(frame: pd.DataFrame, target: Path) -> None:

@@ -29,7 +29,7 @@ import typer
 from tqdm import tqdm
 
 from puma.data import Dataset
-from puma.project.files import write_text
+from puma.project.files import require_writable, write_text
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry, register_all
 from puma.registry.certificate.verify import verify_version
@@ -191,6 +191,7 @@ def main(
     output: Path = OUTPUT,
 ) -> None:
     """Kill removals at random times and look for half versions."""
+    require_writable(output)
     random_times = random.Random(seed)
     rows = []
     with tempfile.TemporaryDirectory(prefix="puma-kills-") as name:

@@ -29,7 +29,7 @@ from puma.audit.evidence import train_references, train_shadows
 from puma.data import load_dataset
 from puma.models import build_model
 from puma.models.predictions import accuracy
-from puma.project.files import write_text
+from puma.project.files import require_writable, write_text
 from puma.removal import Removal, Trained, build_method
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import Settings
@@ -107,6 +107,7 @@ def main(
     output: Path = OUTPUT,
 ) -> None:
     """Answer deletion requests one after another and audit every new version."""
+    require_writable(output)
     found = []
     for seed in range(seeds):
         for row in rows_of(seed, requests, people):

@@ -16,7 +16,7 @@ from puma.data.base import Dataset
 from puma.errors import SettingsError
 from puma.label_errors import RANKERS, Loss, Ranker, resolve_ranker
 from puma.models import predictions
-from puma.project.files import PRIVATE, write_text
+from puma.project.files import PRIVATE, require_writable, write_text
 from puma.requests.request_file import SUBJECT
 
 DEFAULT_CRITERION = "validation_loss"
@@ -129,6 +129,7 @@ def require_new(path: Path) -> None:
             f"{path} is there already, and may have been reviewed; move it away, or name another "
             "path"
         )
+    require_writable(path)
 
 
 def rank(

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from puma.errors import SettingsError
+
 PUBLIC = 0o666
 PRIVATE = 0o600  # of what names people or holds their rows
 
@@ -20,7 +22,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     Parent folders are created. ``mode`` is the permission of the file, less the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = _temporary(path)
     # The system applies the umask; to ask for it is to change it, for every thread.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -32,6 +34,29 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def require_writable(path: Path) -> None:
+    """Raise SettingsError unless a file can be written to ``path``, which a user named.
+
+    Called before a long computation. Nothing is left behind, and a file at ``path`` stays.
+    """
+    try:
+        if path.is_dir():
+            raise SettingsError(f"{path} is a folder; name a file")
+        folder = next(each for each in path.absolute().parents if os.path.lexists(each))
+        probe = _temporary(folder / path.name)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        probe.unlink()
+    except OSError as error:
+        raise SettingsError(
+            f"{path} cannot be written ({error.strerror}); name another path, or let this user "
+            "write there"
+        ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def write_text(path: Path, content: str, *, mode: int = PUBLIC) -> None:

@@ -326,3 +326,14 @@ def test_command_writes_rows_and_curves(
     assert CliRunner().invoke(APP, arguments).exit_code == 0
     assert (tmp_path / "mine_curves.csv").exists()
     assert (asked["seeds"], asked["jobs"]) == (2, 1)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.commands.run_label_errors", lambda *_, **__: pytest.fail("ran"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 0\n")
+    result = CliRunner().invoke(APP, ["--out", "/proc/mine.csv"])
+    assert isinstance(result.exception, SettingsError)
+    assert "/proc/mine.csv cannot be written" in str(result.exception)

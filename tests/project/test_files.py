@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from puma.project.files import sha256, write_bytes, write_json, write_text
+from puma.errors import SettingsError
+from puma.project.files import require_writable, sha256, write_bytes, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -105,3 +106,22 @@ def test_digest_prefixes_every_part_with_its_length() -> None:
     framed = bytes(7) + b"\x02ab" + bytes(8) + bytes(7) + b"\x01c"
     assert sha256(b"ab", b"", b"c") == hashlib.sha256(framed).hexdigest()
     assert len({sha256(b"ab", b"c"), sha256(b"a", b"bc"), sha256(b"abc"), sha256(b"abc", b"")}) == 4
+
+
+def test_what_can_be_written_is_known_before_and_nothing_changes(tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("kept")
+    for path in (there, tmp_path / "new.csv", tmp_path / "deep" / "er" / "new.csv"):
+        require_writable(path)
+    assert names(tmp_path) == ["there.csv"]
+    assert there.read_text() == "kept"
+    refused = {
+        Path("/proc/x.csv"): r"cannot be written \(.*name another path",
+        there / "x.csv": r"cannot be written \(Not a directory\)",
+        tmp_path / ("x" * 250): r"cannot be written \(File name too long\)",
+        tmp_path: "is a folder; name a file",
+    }
+    for path, message in refused.items():
+        with pytest.raises(SettingsError, match=message):
+            require_writable(path)
+    assert names(tmp_path) == ["there.csv"]

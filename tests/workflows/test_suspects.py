@@ -205,6 +205,8 @@ def test_what_is_wrong_is_said_before_the_work(
         ("--version", "puma"): "puma-coins has no version 'puma'; choose one of 1, 2, 3, 4, ch",
         ("--csv", str(tmp_path)): f"{tmp_path} is there already",
         ("--csv", str(tmp_path / "no" / "x.csv")): f"{tmp_path}/no: no such folder; make it",
+        ("--csv", "/proc/suspects.csv"): "/proc/suspects.csv cannot be written (",
+        ("--csv", str(tmp_path / ("x" * 250))): f"{tmp_path / ('x' * 250)} cannot be written (",
     }.items():
         result = puma(project.root, DATASET, *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
