@@ -10,19 +10,23 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from tqdm import tqdm
 
 from puma.audit.predictions import Array, predict
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import build_model
+from puma.models.batched import stackable, train_many
 from puma.models.parallel import run_all
 from puma.project.files import PRIVATE, write_bytes
 from puma.removal.base import RemovalMethod
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import ModelSettings
+from puma.settings import ORIGINAL, ModelSettings
 
 Mask = NDArray[np.bool_]
+# At most so many models are trained in lockstep. A constant: rounding must not depend on jobs.
+LOCKSTEP = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,6 +99,9 @@ def train_population(
 ) -> Population:
     """Train one model for every line of ``members``, and apply each to every row.
 
+    Plain originals of a network that stacks are trained many at a time in each process, see
+    :func:`puma.models.batched.train_many`; all others one by one.
+
     Args:
         dataset: The data.
         members: (k, n) which of the training and then the test rows each model is trained on.
@@ -115,29 +122,55 @@ def train_population(
             f"model, got shape {members.shape}"
         )
     seeds = [int(each) for each in np.random.SeedSequence(seed).generate_state(len(members))]
+    plain = trainer.original == ORIGINAL
+    together = plain and stackable(build_model(model, dataset, seed=seed), dataset.train.features)
+    size = LOCKSTEP if together else 1
+    fit = _fit_together if together else _fit_one
     tasks = [
-        (dataset, line, trainer.model_copy(update={"seed": each}), model)
-        for line, each in zip(members, seeds, strict=True)
+        (dataset, members[start : start + size], trainer, model, seeds[start : start + size])
+        for start in range(0, len(members), size)
     ]
     values = np.empty(members.shape)
     correct = np.empty(members.shape, dtype=bool)
-    with tqdm(total=len(tasks), desc=label, unit="model", disable=not progress) as bar:
-        for place, (found, right) in run_all(_fit_one, tasks, jobs=jobs):
-            values[place], correct[place] = found, right
-            bar.update()
+    with tqdm(total=len(members), desc=label, unit="model", disable=not progress) as bar:
+        for place, found in run_all(fit, tasks, jobs=jobs):
+            for line, (margins, right) in enumerate(found, start=place * size):
+                values[line], correct[line] = margins, right
+                bar.update()
     return Population(values, correct, members)
 
 
+def _fit_together(
+    dataset: Dataset,
+    members: Mask,
+    trainer: RemovalMethod,
+    settings: ModelSettings,
+    seeds: list[int],
+) -> list[tuple[Array, Mask]]:
+    models = [build_model(settings, dataset, seed=seed) for seed in seeds]
+    rows = [torch.from_numpy(line).nonzero()[:, 0] for line in members]
+    train_many(models, _pooled(dataset), rows, trainer.training, seeds=seeds, progress=False)
+    return [_applied(model, dataset) for model in models]
+
+
 def _fit_one(
-    dataset: Dataset, member: Mask, trainer: RemovalMethod, settings: ModelSettings
-) -> tuple[Array, Mask]:
-    pool = _pooled(dataset)
-    seen = Dataset(
-        dataset.name, pool.subset(torch.from_numpy(member)), dataset.test, dataset.classes
-    )
-    model = build_model(settings, dataset, seed=trainer.seed)
-    fitted = trainer.fit(model, seen, progress=False).predictor
-    found = predict(fitted, dataset.train, dataset.test)
+    dataset: Dataset,
+    members: Mask,
+    trainer: RemovalMethod,
+    settings: ModelSettings,
+    seeds: list[int],
+) -> list[tuple[Array, Mask]]:
+    (member,), (seed,) = members, seeds
+    seen = _pooled(dataset).subset(torch.from_numpy(member))
+    data = Dataset(dataset.name, seen, dataset.test, dataset.classes)
+    model = build_model(settings, dataset, seed=seed)
+    own = trainer.model_copy(update={"seed": seed})
+    return [_applied(own.fit(model, data, progress=False).predictor, dataset)]
+
+
+def _applied(model: nn.Module, dataset: Dataset) -> tuple[Array, Mask]:
+    """The margins of every row, and whether the model predicts its label."""
+    found = predict(model, dataset.train, dataset.test)
     return found.margins, (found.after.argmax(1) == found.labels).numpy()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -72,23 +72,9 @@ def train(
         ModelError: The model has nothing to train, no output for a class, or was made in
             ``torch.inference_mode``; or the loss stops being finite.
     """
-    n = len(examples)
-    if n == 0:
-        raise DataError("cannot train on 0 examples; nothing is left to learn from")
-    _refuse_untrainable(model, examples)
-    sizes = batch_sizes(model, n, settings.batch_size)
-    total = settings.epochs * len(sizes) if steps is None else steps
-    if total < 1:
-        raise DataError(f"training takes at least one step, got {total}")
-
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
-    scheduler = None
-    if settings.learning_rate_schedule == "one_cycle":
-        rate = settings.learning_rate
-        scheduler = OneCycleLR(optimizer, rate, total_steps=total, cycle_momentum=False)
-    generator = torch.Generator().manual_seed(seed)
+    plan = plan_training(model, examples, settings, seed=seed, steps=steps)
+    total = plan.total
+    optimizer, scheduler = adam(model.parameters(), settings, total)
     top = int(examples.labels.max())
     history: list[float] = []
     step = 0
@@ -99,11 +85,10 @@ def train(
         tqdm(total=total, desc=label, unit="step", disable=not progress, mininterval=2) as bar,
     ):
         torch.manual_seed(seed)  # for a model that draws in training, as dropout does
-        while step < total:
-            order = torch.randperm(n, generator=generator)
+        for batches in plan.epochs():
             sums, seen = 0.0, 0
-            for batch in order.split(sizes)[: total - step]:
-                logits = _logits(model, examples.features[batch], top)
+            for batch in batches:
+                logits = checked_logits(model, examples.features[batch], top)
                 loss = cross_entropy(logits, examples.labels[batch])
                 optimizer.zero_grad()
                 loss.backward()
@@ -120,13 +105,75 @@ def train(
             bar.set_postfix(loss=f"{history[-1]:.4f}")
             # A loss is measured before its step: only the weights show the last one.
             finite = all(parameter.isfinite().all() for parameter in model.parameters())
-            if not math.isfinite(history[-1]) or not finite:
-                raise ModelError(
-                    f"training diverged in epoch {len(history)} (loss {history[-1]}); "
-                    f"lower training.learning_rate (now {settings.learning_rate})"
-                )
+            refuse_divergence(len(history), history[-1], finite, settings)
     model.eval()
     return History(tuple(history), step)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Which rows every step of a training takes.
+
+    Attributes:
+        n: How many rows there are.
+        sizes: How many of them each step of one epoch takes.
+        total: Optimiser steps in total.
+        seed: Of the batches.
+    """
+
+    n: int
+    sizes: tuple[int, ...]
+    total: int
+    seed: int
+
+    def epochs(self) -> Iterator[tuple[Tensor, ...]]:
+        """Yield for each epoch its batches: (b,) long indices into the rows."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for start in range(0, self.total, len(self.sizes)):
+            order = torch.randperm(self.n, generator=generator)
+            yield order.split(self.sizes)[: self.total - start]
+
+
+def plan_training(
+    model: nn.Module,
+    examples: Examples,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    steps: int | None,
+) -> TrainingPlan:
+    """Plan what :func:`train` does with these arguments, and raise what it refuses."""
+    n = len(examples)
+    if n == 0:
+        raise DataError("cannot train on 0 examples; nothing is left to learn from")
+    _refuse_untrainable(model, examples)
+    sizes = batch_sizes(model, n, settings.batch_size)
+    total = settings.epochs * len(sizes) if steps is None else steps
+    if total < 1:
+        raise DataError(f"training takes at least one step, got {total}")
+    return TrainingPlan(n, tuple(sizes), total, seed)
+
+
+def adam(
+    parameters: Iterable[Tensor], settings: TrainingSettings, total: int, *, fused: bool = False
+) -> tuple[torch.optim.Adam, OneCycleLR | None]:
+    """Return the optimiser, and the schedule of its learning rate over ``total`` steps if any."""
+    rate = settings.learning_rate
+    optimizer = torch.optim.Adam(
+        parameters, lr=rate, weight_decay=settings.weight_decay, fused=fused or None
+    )
+    if settings.learning_rate_schedule == "constant":
+        return optimizer, None
+    return optimizer, OneCycleLR(optimizer, rate, total_steps=total, cycle_momentum=False)
+
+
+def refuse_divergence(epoch: int, loss: float, finite: bool, settings: TrainingSettings) -> None:
+    """Raise ModelError if an epoch's mean loss, or a weight after it, is not ``finite``."""
+    if not math.isfinite(loss) or not finite:
+        raise ModelError(
+            f"training diverged in epoch {epoch} (loss {loss}); "
+            f"lower training.learning_rate (now {settings.learning_rate})"
+        )
 
 
 def _refuse_untrainable(model: nn.Module, examples: Examples) -> None:
@@ -148,8 +195,8 @@ def _refuse_untrainable(model: nn.Module, examples: Examples) -> None:
         )
 
 
-def _logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
-    """(B, classes) the output of ``model``; ModelError when class ``top`` has none."""
+def checked_logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
+    """Return the (B, classes) output of ``model``; ModelError when class ``top`` has none."""
     output = model(features)
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] <= top:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
