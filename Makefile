@@ -14,10 +14,11 @@ export DVC_NO_ANALYTICS := 1
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt notebooks/jupyter_server_config.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "pip>=23.1" # older ones resolve this for ever
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@install -D -m 644 notebooks/jupyter_server_config.py .venv/etc/jupyter/jupyter_server_config.py
 	@touch $@
 
 install: $(READY) ## make the virtual environment .venv and install everything into it

@@ -225,6 +225,23 @@ def test_running_again_changes_nothing(project, registered):
     assert versions(project) == registered
 
 
+def test_notebooks_that_a_person_runs_leave_the_pipeline_alone(project, registered):
+    folders = ("artifacts", "lineage", "metrics", "plots")
+    outputs = [path for name in folders for path in (project.root / name).rglob("*")]
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in outputs}
+    for name in ("prepare", "train", "shadow", "reference", "remove", "audit", "register"):
+        done = run(
+            project, "papermill", "-k", "python3", "--cwd", "notebooks", "--log-output",
+            f"notebooks/{name}.ipynb", "looked.ipynb",
+            *(() if name == "register" else ("-p", "dataset", DATASET)),
+        )  # fmt: skip
+        assert re.search("Nothing is (recorded|registered)", done.stderr), name
+    found = [path for name in folders for path in (project.root / name).rglob("*")]
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in found} == before
+    assert versions(project) == registered
+    assert not list((project.root / ".puma" / "interactive").iterdir())
+
+
 def test_lost_outputs_and_a_lost_registry_come_back(project, registered):
     for folder in ("artifacts", "lineage", "metrics", "plots", "reports"):
         shutil.rmtree(project.root / folder)

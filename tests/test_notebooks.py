@@ -12,6 +12,8 @@ import numpy as np
 import papermill
 import pytest
 from dvc.utils.serialize import loads_yaml
+from jupyter_server.services.contents.largefilemanager import LargeFileManager
+from traitlets.config.loader import PyFileConfigLoader
 
 from puma.data import two_moons
 
@@ -73,6 +75,66 @@ def test_reads_as_a_narrated_document(notebook):
         "the last cell asserts the claim"
     )
     assert sum("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells) <= 1
+
+
+def test_a_notebook_records_only_where_a_stage_says_so():
+    """A person who runs it in JupyterLab looks; the pipeline's outputs stay as they are."""
+    for stage in STAGES.values():
+        command = stage["cmd"]
+        for path in NOTEBOOKS:
+            if f"/{path.name}" not in command.split("reports/")[0] or path.stem == "compare":
+                continue  # which only reads
+            notebook = nbformat.read(path, as_version=4)
+            (parameters,) = (
+                cell.source
+                for cell in notebook.cells
+                if "parameters" in cell.metadata.get("tags", [])
+            )
+            assert re.search(r"^record = False\b", parameters, flags=re.MULTILINE), path
+            assert "-p record True" in command, path
+            rest = code_of(notebook).replace(parameters, "")
+            assert "find() if record else Workspace.find().scratch()" in rest or (
+                "if record:\n    registry.register_all(workspace)" in rest
+            )
+
+
+def saved_by_jupyter(project: Path, name: str, content: dict[str, Any]) -> bytes:
+    """The file that JupyterLab leaves of ``content``, with the configuration of `make install`."""
+    config = PyFileConfigLoader(
+        "jupyter_server_config.py", path=str(ROOT / "notebooks")
+    ).load_config()
+    manager = LargeFileManager(root_dir=str(project / "notebooks"), config=config)
+    manager.save({"type": "notebook", "format": "json", "content": content}, name)
+    return (project / "notebooks" / name).read_bytes()
+
+
+def run_in_jupyter(path: Path) -> nbformat.NotebookNode:
+    """As it is after a run: outputs, counts, the kernel's name, times and folded cells."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata.kernelspec = {"name": "puma", "display_name": "Python (puma)"}
+    notebook.metadata.language_info = {"name": "python", "version": "3.11.2"}
+    for cell in notebook.cells:
+        cell.metadata["jp-MarkdownHeadingCollapsed"] = True
+        cell.metadata["execution"] = {"iopub.status.busy": "2026-11-28T10:00:00Z"}
+        if cell.cell_type == "code":
+            cell.execution_count = 3
+            cell.outputs = [nbformat.v4.new_output("stream", text="accuracy 0.74")]
+    return notebook
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_saving_a_run_notebook_changes_no_byte(tmp_path: Path, path: Path) -> None:
+    """So git sees no change, and DVC, which hashes the file, runs no stage again."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "dvc.yaml").touch()
+    content = run_in_jupyter(path)
+    assert saved_by_jupyter(tmp_path, path.name, content) == path.read_bytes()
+
+
+def test_notebooks_of_other_folders_keep_their_outputs(tmp_path: Path) -> None:
+    (tmp_path / "notebooks").mkdir()
+    saved = saved_by_jupyter(tmp_path, "train.ipynb", run_in_jupyter(NOTEBOOKS[0]))
+    assert b"accuracy 0.74" in saved
 
 
 def imports(source: str) -> set[Path]:

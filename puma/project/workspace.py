@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import atexit
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from puma.errors import SettingsError
 from puma.settings import Settings, is_original, load_settings
 
 ROOT_MARK = "params.yaml"
+STAGE_FOLDERS = ("artifacts", "lineage", "metrics", "plots")  # what stages write, for each other
 
 
 @dataclass(frozen=True)
@@ -17,9 +21,11 @@ class Workspace:
 
     Attributes:
         root: The folder that holds params.yaml.
+        stages: The folder that the stages' outputs lie in; None is the root.
     """
 
     root: Path
+    stages: Path | None = None
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
@@ -36,6 +42,29 @@ class Workspace:
             if (folder / ROOT_MARK).is_file():
                 return cls(folder)
         raise SettingsError(f"no {ROOT_MARK} in {here} or above it; run inside a PUMA project")
+
+    def scratch(self) -> Workspace:
+        """The same project with a copy of the stages' outputs, which is written instead of them.
+
+        For notebooks that a person runs to look: the pipeline's outputs stay as they are. The copy
+        is deleted when the process ends. Prints one line that says so.
+        """
+        private = self.root / ".puma" / "interactive"
+        private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        copy = Path(tempfile.mkdtemp(dir=private))
+        atexit.register(shutil.rmtree, copy, ignore_errors=True)
+        for name in STAGE_FOLDERS:
+            if (self._stages / name).is_dir():
+                shutil.copytree(self._stages / name, copy / name)
+        print(
+            "Nothing is recorded: what this run writes is deleted when its kernel ends. To record "
+            "it, set record = True in the parameters, or run `dvc repro`."
+        )
+        return replace(self, stages=copy)
+
+    @property
+    def _stages(self) -> Path:
+        return self.stages or self.root
 
     @property
     def settings(self) -> Settings:
@@ -63,7 +92,7 @@ class Workspace:
 
     def artifacts(self, dataset: str) -> Path:
         """The folder of what the pipeline's stages hand to each other."""
-        return self.root / "artifacts" / dataset
+        return self._stages / "artifacts" / dataset
 
     def data(self, dataset: str) -> Path:
         """The prepared dataset: rows, labels and owners. Private."""
@@ -101,23 +130,23 @@ class Workspace:
 
     def model_record(self, dataset: str, version: str) -> Path:
         """What ``version`` is and where it came from."""
-        return self.root / "lineage" / dataset / f"{version}.json"
+        return self._stages / "lineage" / dataset / f"{version}.json"
 
     def audit(self, dataset: str, version: str) -> Path:
         """Which model and which request the metrics of ``version`` were measured on."""
-        return self.root / "lineage" / dataset / f"{version}.audit.json"
+        return self._stages / "lineage" / dataset / f"{version}.audit.json"
 
     def metrics(self, dataset: str, name: str) -> Path:
         """The numbers that ``dvc metrics show`` reads."""
-        return self.root / "metrics" / dataset / f"{name}.json"
+        return self._stages / "metrics" / dataset / f"{name}.json"
 
     def figures(self, dataset: str, version: str) -> Path:
         """The folder of the pictures that the registry shows of ``version``."""
-        return self.root / "plots" / dataset / version
+        return self._stages / "plots" / dataset / version
 
     def plots(self, dataset: str, name: str) -> Path:
         """A table that ``dvc plots show`` draws."""
-        return self.root / "plots" / dataset / f"{name}.csv"
+        return self._stages / "plots" / dataset / f"{name}.csv"
 
     def erasing(self, dataset: str, version: int) -> Path:
         """The note of an unfinished erasure, from which the same command goes on."""
@@ -126,4 +155,4 @@ class Workspace:
     @property
     def registered(self) -> Path:
         """What the register stage found or created, version by version."""
-        return self.root / "artifacts" / "registered.json"
+        return self._stages / "artifacts" / "registered.json"

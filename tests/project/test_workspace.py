@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from puma.errors import SettingsError
+from puma.project.files import write_text
 from puma.project.workspace import Workspace
 
 
@@ -108,3 +111,51 @@ def test_a_data_folder_may_start_at_home(
     monkeypatch.setenv("HOME", str(tmp_path))
     (project / "params.yaml").write_text("data: {folder: ~/sets}")
     assert Workspace.find(project).source_folder == tmp_path / "sets"
+
+
+def test_a_scratch_project_reads_all_and_writes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = Workspace(project)
+    made = [
+        workspace.data("wine"),
+        workspace.weights("wine", "original"),
+        workspace.model_record("wine", "puma"),
+        workspace.metrics("wine", "puma"),
+        workspace.plots("wine", "loss"),
+    ]
+    for path in made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("pipeline")
+        path.chmod(0o444)  # as DVC leaves what is linked to its cache
+    scratch = workspace.scratch()
+    assert scratch.root == project
+    assert (scratch.settings, scratch.key) == (workspace.settings, workspace.key)
+    for path in made:
+        copy = scratch.stages / path.relative_to(project)
+        assert copy.read_text() == "pipeline"
+        write_text(copy, "looked")
+    assert scratch.data("wine").read_text() == "looked"
+    assert scratch.weights("wine", "original").read_text() == "looked"
+    assert scratch.model_record("wine", "puma").read_text() == "looked"
+    assert scratch.metrics("wine", "puma").read_text() == "looked"
+    assert scratch.plots("wine", "loss").read_text() == "looked"
+    assert {path.read_text() for path in made} == {"pipeline"}
+    assert scratch.stages.is_relative_to(project / ".puma")
+    assert scratch.scratch().stages != scratch.stages
+    printed = capsys.readouterr().out.splitlines()
+    assert re.match("Nothing is recorded: .* set record = True .*`dvc repro`", printed[0])
+
+
+def test_a_scratch_project_ends_with_its_process(project: Path) -> None:
+    (project / "artifacts").mkdir()
+    (project / "artifacts" / "registered.json").touch()
+    script = """
+from puma.project.workspace import Workspace
+print(Workspace.find().scratch().registered.exists())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+    assert list((project / ".puma" / "interactive").iterdir()) == []
