@@ -15,6 +15,9 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt notebooks/jupyter_server_config.py
+	@$(PYTHON) -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' || { echo \
+	  "$(PYTHON) must be Python 3.11 or newer with venv and ensurepip (on Debian: apt install" \
+	  "python3-venv); name another one: make install PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "pip>=23.1" # older ones resolve this for ever
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -22,6 +25,7 @@ $(READY): pyproject.toml constraints.txt notebooks/jupyter_server_config.py
 	@touch $@
 
 install: $(READY) ## make the virtual environment .venv and install everything into it
+	@git rev-parse --git-dir > /dev/null 2>&1 || $(BIN)/dvc config --local core.no_scm true
 
 demo: install ## train, register, remove marked people's rows, audit, and compare
 	@$(MAKE) --no-print-directory repro compare
