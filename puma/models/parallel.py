@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 import torch
@@ -38,15 +41,36 @@ def run_all(
             yield place, _one_thread(function, task)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(jobs, len(tasks)), mp_context=context, initializer=_end_with_parent
-    ) as pool:
+    with (
+        _resource_tracker_ended(),
+        ProcessPoolExecutor(
+            min(jobs, len(tasks)), mp_context=context, initializer=_end_with_parent
+        ) as pool,
+    ):
         places = {pool.submit(_one_thread, function, task): k for k, task in enumerate(tasks)}
         try:
             for future in as_completed(places):
                 yield places[future], future.result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Waits, too: a process of the pool that outlives this one keeps it from ending.
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _resource_tracker_ended() -> Iterator[None]:
+    """End the helper process that ``multiprocessing`` starts, unless it ran before.
+
+    It ignores SIGTERM. A Jupyter kernel that exits ends its children first, waits for this one
+    until it is killed itself, and leaves its temporary folders behind.
+    """
+    tracker = resource_tracker._resource_tracker
+    ran = tracker._fd is not None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if not ran:
+            gc.collect()  # of the pool's semaphores, each of which tells the tracker
+            tracker._stop()  # type: ignore[attr-defined]
 
 
 def _end_with_parent() -> None:

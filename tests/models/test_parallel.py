@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +81,35 @@ def test_an_exception_of_another_process_is_raised_and_the_rest_is_dropped(tmp_p
         list(run_all(marked, tasks, jobs=2))
     assert len(list(tmp_path.iterdir())) < 8
     assert all_ended()
+
+
+HELPERS = """
+import psutil
+from puma.models.parallel import run_all
+from tests.models.test_parallel import TASKS, described
+
+if __name__ == "__main__":
+    assert len(list(run_all(described, TASKS[:2], jobs=2))) == 2
+    print(psutil.Process().children(recursive=True))
+"""
+
+
+@pytest.mark.slow
+def test_no_helper_process_outlives_the_pool(tmp_path: Path) -> None:
+    """A Jupyter kernel that has a child which ignores SIGTERM is killed, and cleans up nothing."""
+    (tmp_path / "script.py").write_text(HELPERS)
+    (tmp_path / "temporary").mkdir()
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"],
+        env=os.environ
+        | {"TMPDIR": str(tmp_path / "temporary"), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["[]"]
+    assert done.stderr == ""
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def asleep(folder: Path, number: int) -> None:
