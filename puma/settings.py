@@ -334,6 +334,8 @@ def _read_yaml(path: Path) -> object:
         raise SettingsError(
             f"{path}: not valid YAML: byte {error.start} is no UTF-8; save the file as UTF-8"
         ) from error
+    except ValueError as error:  # of a path that no file can have
+        raise SettingsError(f"{str(path)!r}: cannot be read ({error}); correct the path") from error
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _Constructor
     try:

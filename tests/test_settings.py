@@ -384,3 +384,8 @@ def test_an_absent_file_is_refused(tmp_path: Path) -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().training.epochs = 3  # type: ignore[misc]
+
+
+def test_a_path_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"cannot be read .*null.*; correct the path"):
+        load_settings(Path("a\0b"))

@@ -84,6 +84,12 @@ class Examples:
     subject_ids: np.ndarray
 
     def __post_init__(self) -> None:
+        for part, given in (("features", self.features), ("labels", self.labels)):
+            if not isinstance(given, Tensor):
+                raise DataError(
+                    f"{part} must be a PyTorch tensor, got {type(given).__name__}; convert an "
+                    "array with torch.from_numpy()"
+                )
         sizes = (len(self.features), len(self.labels), len(self.subject_ids))
         if len(set(sizes)) != 1:
             raise DataError(
@@ -125,6 +131,7 @@ class Examples:
 
     def subset(self, rows: Tensor) -> Examples:
         """Return the examples at ``rows`` (long indices, or a boolean mask of length n)."""
+        _refuse_other_rows(rows)
         chosen = rows
         if rows.dtype == torch.bool:
             if rows.shape != (len(self),):
@@ -136,6 +143,7 @@ class Examples:
 
     def without(self, rows: Tensor) -> Examples:
         """Return all examples but those at ``rows`` (long indices), in their order."""
+        _refuse_other_rows(rows)
         keep = torch.ones(len(self), dtype=torch.bool)
         keep[rows] = False
         return self.subset(keep)
@@ -144,6 +152,14 @@ class Examples:
         """(m,) ascending row indices of every example that one of ``subject_ids`` owns."""
         owned = np.isin(self.subject_ids, np.asarray(sorted(subject_ids), dtype=np.str_))
         return torch.from_numpy(np.flatnonzero(owned))
+
+
+def _refuse_other_rows(rows: object) -> None:
+    if not isinstance(rows, Tensor):
+        raise DataError(
+            f"rows must be a PyTorch tensor of row numbers, got {type(rows).__name__}; convert "
+            "them with torch.as_tensor()"
+        )
 
 
 # What numpy raises for a file that is another kind, cut short, or damaged.

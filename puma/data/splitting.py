@@ -9,15 +9,29 @@ from puma.data.base import Dataset, Examples
 from puma.errors import DataError
 
 
+def check_seed(seed: int) -> None:
+    """Refuse what NumPy or scikit-learn would not draw from.
+
+    Raises:
+        DataError: ``seed`` is no whole number from 0 to 2³² − 1.
+    """
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not whole or not 0 <= seed < 2**32:
+        raise DataError(f"a seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
+
+
 def split_rows(
     name: str, labels: np.ndarray, *, seed: int, test_fraction: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw the row numbers of the training and of the test split, stratified by class.
 
     Raises:
-        DataError: A class of the dataset ``name`` is too small for the fraction.
+        DataError: A class of the dataset ``name`` is too small for the fraction, or the seed is
+            no seed.
     """
     from sklearn.model_selection import train_test_split
+
+    check_seed(seed)
 
     try:
         train, test = train_test_split(

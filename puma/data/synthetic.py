@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from puma.data.base import Dataset
-from puma.data.splitting import split_examples
+from puma.data.splitting import check_seed, split_examples
 
 
 def radial(*, seed: int, test_fraction: float, noise: float = 0.25) -> Dataset:
@@ -50,6 +50,7 @@ def two_moons(
     """
     from sklearn.datasets import make_moons
 
+    check_seed(seed)
     features, labels = make_moons(points, shuffle=False, noise=noise, random_state=seed)
     return _split("two_moons", features, labels, seed, test_fraction)
 
@@ -69,6 +70,7 @@ def spiral(*, seed: int, test_fraction: float, points: int = 1000, noise: float 
 
 
 def _blurred(points: np.ndarray, noise: float, seed: int) -> np.ndarray:
+    check_seed(seed)
     return points + noise * np.random.default_rng(seed).normal(size=points.shape)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from puma.data.base import Dataset, Examples, subject_array
 from puma.data.splitting import split_rows
+from puma.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,12 +53,17 @@ def split_and_scale(
         categorical: Columns to encode, one feature per category.
         seed: Of the split, stratified by class.
         test_fraction: Share of the rows to hold out.
+
+    Raises:
+        DataError: A column is absent, or one of ``numeric`` holds text or an infinity. The message
+            names columns, never a cell.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+    _check_columns(name, table, [label, *numeric, *categorical], numeric)
     classes, labels = np.unique(table[label].to_numpy(dtype=np.str_), return_inverse=True)
     train_rows, test_rows = split_rows(name, labels, seed=seed, test_fraction=test_fraction)
     transform = ColumnTransformer(
@@ -81,3 +87,29 @@ def split_and_scale(
         return Examples(torch.from_numpy(features), torch.from_numpy(labels[rows]), ids[rows])
 
     return Dataset(name, part(train_rows), part(test_rows), tuple(classes.tolist()))
+
+
+def _check_columns(
+    name: str, table: pd.DataFrame, columns: Sequence[str], numeric: Sequence[str]
+) -> None:
+    import pandas as pd
+
+    absent = [column for column in columns if column not in table.columns]
+    if absent:
+        raise DataError(
+            f"dataset {name!r}: the table has no column {', '.join(map(repr, absent))}; "
+            f"its columns are {list(table.columns)}"
+        )
+    for column in numeric:
+        if not pd.api.types.is_numeric_dtype(table[column]):
+            raise DataError(
+                f"dataset {name!r}: column {column!r} is to be numeric and is of type "
+                f"{table[column].dtype}; convert it with pandas.to_numeric, or name it among the "
+                "categorical columns"
+            )
+        infinite = int(np.isinf(table[column].to_numpy(dtype=float, na_value=np.nan)).sum())
+        if infinite:
+            raise DataError(
+                f"dataset {name!r}: column {column!r} holds {infinite} infinite values; correct "
+                "them, or leave the cells empty"
+            )

@@ -32,6 +32,8 @@ def read_subject_ids(path: Path) -> list[str]:
         raise DeletionError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DeletionError(f"{path}: not UTF-8 text; save the request as UTF-8 CSV") from error
+    except ValueError as error:  # of a path that no file can have
+        raise DeletionError(f"{str(path)!r}: cannot be read ({error}); correct the path") from error
     except csv.Error as error:
         raise DeletionError(f"{path}: not a CSV file ({error})") from error
     if not lines:
