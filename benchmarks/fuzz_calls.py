@@ -679,6 +679,14 @@ def _measures(calls: _Calls) -> None:
     )
 
 
+def _cannot_be_ranked_by(method: str, model: Any) -> bool:
+    """A loss needs no weights, and a representer's own need not be trainable."""
+    if not isinstance(model, nn.Module):
+        return False
+    trainable = any(each.requires_grad for each in model.parameters())
+    return trainable or method not in ("loss", "representer")
+
+
 def _label_errors(calls: _Calls) -> None:
     data = tiny_dataset()
     model = build_model(SMALL, data, seed=0)
@@ -686,7 +694,7 @@ def _label_errors(calls: _Calls) -> None:
         if name != "g_shapley":
             calls.bad_each(
                 f"rank({name}, model",
-                [each for each in bad_models() if isinstance(each, nn.Module)],
+                [each for each in bad_models() if _cannot_be_ranked_by(name, each)],
                 lambda value, name=name: rank(value, data, method=name, progress=False),
             )
     calls.bad_each("rank(method", ("", "magic"), lambda value: rank(model, data, method=value))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from numbers import Integral
+
 
 class PumaError(Exception):
     """Base of every error that PUMA raises on purpose."""
@@ -46,3 +49,27 @@ class AuditError(PumaError, ValueError):
 
 class RegistryError(PumaError, RuntimeError):
     """The model registry cannot be opened, read, or written."""
+
+
+def require_path(path: object, error: type[PumaError]) -> None:
+    """Raise ``error`` unless ``path`` is a path that a system could open."""
+    require_type(path, (str, os.PathLike), "the path", error, "pass a pathlib.Path")
+    if "\0" in os.fspath(path):  # type: ignore[call-overload]
+        raise error(f"the path {path!r} holds a NUL character; name a file without one")
+
+
+def require_seed(seed: object, error: type[PumaError]) -> None:
+    """Raise ``error`` unless ``seed`` is an integer that every random generator takes."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
+        raise error(f"seed must be an integer from 0 to 2**32 - 1, got {seed!r}")
+
+
+def require_type(
+    value: object, kind: type | tuple[type, ...], what: str, error: type[PumaError], remedy: str
+) -> None:
+    """Raise ``error`` unless ``value`` is of ``kind``; the message names types, never a value."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(each.__name__ for each in kinds)
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise error(f"{what} must be a {wanted}, got {got}; {remedy}")

@@ -287,13 +287,17 @@ def load_settings(path: Path) -> Settings:
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {_shown(item['input'])})"
-            if item["loc"]
-            else item["msg"]  # of the whole file, which need not be repeated
-            for item in error.errors()
-        )
-        raise SettingsError(f"{path}: {problems}; correct these keys") from error
+        raise SettingsError(f"{path}: {problems_of(error)}; correct these keys") from error
+
+
+def problems_of(error: ValidationError) -> str:
+    """Every wrong key, what is wrong with it, and the value found."""
+    return "; ".join(
+        f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {_shown(item['input'])})"
+        if item["loc"]
+        else item["msg"]  # of the whole file, which need not be repeated
+        for item in error.errors()
+    )
 
 
 class _Constructor(SafeConstructor):

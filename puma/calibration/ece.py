@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puma.errors import DataError, SettingsError
+from puma.errors import DataError, SettingsError, require_type
 
 # How far the sum of float32 probabilities over thousands of classes may be from 1.
 SUM_TOLERANCE = 1e-4
@@ -87,6 +87,9 @@ def hard_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> float:
 
 
 def _check(probabilities: Tensor, labels: Tensor) -> None:
+    require_type(
+        probabilities, Tensor, "probabilities", DataError, "convert it with torch.as_tensor"
+    )
     if probabilities.ndim != 2 or 0 in probabilities.shape or not probabilities.is_floating_point():
         raise DataError(
             "probabilities must be one row per example and one column per class, got shape "
@@ -107,6 +110,7 @@ def _check(probabilities: Tensor, labels: Tensor) -> None:
 
 def check_labels(labels: Tensor, n: int, classes: int) -> None:
     """Raise DataError unless ``labels`` are ``n`` numbers of ``classes`` classes."""
+    require_type(labels, Tensor, "labels", DataError, "convert it with torch.as_tensor")
     if labels.shape != (n,) or labels.dtype not in (torch.int64, torch.int32):
         raise DataError(
             f"labels must be one integer class number for each of {n} examples, got shape "

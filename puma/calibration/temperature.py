@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from puma.calibration.ece import check_labels
 from puma.data.base import Examples
-from puma.errors import DataError, SettingsError
+from puma.errors import DataError, SettingsError, require_type
 from puma.influence.flat_model import require_examples
 from puma.models import predictions
 
@@ -58,10 +58,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
             labels' logits are on average no larger than the others' (it falls all the way to
             T = infinity).
     """
-    if logits.ndim != 2 or 0 in logits.shape or not torch.isfinite(logits).all():
+    require_type(logits, Tensor, "logits", DataError, "convert it with torch.as_tensor")
+    floating = logits.is_floating_point()
+    if not floating or logits.ndim != 2 or 0 in logits.shape or not logits.isfinite().all():
         raise DataError(
             "logits must be finite, one row per example and one column per class, got shape "
-            f"{tuple(logits.shape)} with {int((~torch.isfinite(logits)).sum())} not finite"
+            f"{tuple(logits.shape)} of {logits.dtype} with "
+            f"{int((~torch.isfinite(logits)).sum())} not finite"
         )
     check_labels(labels, *logits.shape)
     logits = logits.detach().double()

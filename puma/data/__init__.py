@@ -6,6 +6,7 @@ Every room above may import from here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 
 from puma.data.base import Dataset, Examples
@@ -13,7 +14,7 @@ from puma.data.breast_cancer import breast_cancer
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
-from puma.errors import DataError
+from puma.errors import DataError, require_path, require_seed
 
 Source = Callable[[int, float, Path | str | None, bool], Dataset]
 
@@ -61,12 +62,15 @@ def load_dataset(
     """
     try:
         load = DATASETS[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise DataError(
             f"unknown dataset {name!r}; choose one of {', '.join(sorted(DATASETS))}"
         ) from None
-    if not 0 < test_fraction < 1:
-        raise DataError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
+    require_seed(seed, DataError)
+    if not isinstance(test_fraction, Real) or not 0 < test_fraction < 1:
+        raise DataError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
+    if folder is not None:
+        require_path(folder, DataError)
     return load(seed, test_fraction, folder, download)
 
 

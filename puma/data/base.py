@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puma.errors import DataError
+from puma.errors import DataError, require_path, require_type
 from puma.project.files import PRIVATE, sha256, write_bytes
 
 LONGEST_ID = 1000  # characters; csv reads no field of more than 131072
@@ -39,6 +39,11 @@ def subject_array(subject_ids: Sequence[str] | np.ndarray) -> np.ndarray:
             too long. The message gives counts and a position, never an id.
     """
     array = np.asarray(subject_ids, dtype=np.str_)
+    if array.ndim != 1:
+        raise DataError(
+            f"the subject ids must be one string per row, got an array of shape {array.shape}; "
+            "pass a list of strings"
+        )
     texts = array.tolist()
     if array is not subject_ids:
         # NumPy drops NULs at the end, and writes None and NaN out.
@@ -90,6 +95,16 @@ class Examples:
                     f"{part} must be a PyTorch tensor, got {type(given).__name__}; convert an "
                     "array with torch.from_numpy()"
                 )
+        if self.features.ndim == 0 or self.labels.ndim != 1:
+            raise DataError(
+                "features must have a row, and labels a class number, per example, got shapes "
+                f"{tuple(self.features.shape)} and {tuple(self.labels.shape)}"
+            )
+        if self.features.layout != torch.strided or self.features.is_meta:
+            raise DataError(
+                f"features must be a dense tensor of numbers, got {self.features.layout} on "
+                f"{self.features.device}; convert them with .to_dense()"
+            )
         sizes = (len(self.features), len(self.labels), len(self.subject_ids))
         if len(set(sizes)) != 1:
             raise DataError(
@@ -103,7 +118,7 @@ class Examples:
             )
         if not torch.isfinite(self.features).all():
             raise DataError("features hold NaN or infinity; impute them before building Examples")
-        if self.labels.ndim != 1 or self.labels.dtype not in (torch.int64, torch.int32):
+        if self.labels.dtype not in (torch.int64, torch.int32):
             raise DataError(
                 f"labels must be one integer class number per example, got shape "
                 f"{tuple(self.labels.shape)} of {self.labels.dtype}"
@@ -119,8 +134,10 @@ class Examples:
         cls, features: Tensor, labels: Tensor, subject_ids: Sequence[str] | np.ndarray | None = None
     ) -> Examples:
         """Make examples from tensors; without ids, row i is its own subject, str(i)."""
-        ids = np.arange(len(labels)).astype(np.str_) if subject_ids is None else subject_ids
-        return cls(features, labels, subject_array(ids))
+        if subject_ids is None:
+            require_type(labels, Tensor, "labels", DataError, "convert it with torch.as_tensor")
+            subject_ids = np.arange(labels.numel()).astype(np.str_)
+        return cls(features, labels, subject_array(subject_ids))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -130,23 +147,40 @@ class Examples:
         return f"Examples(n={len(self)}, features={tuple(self.features.shape[1:])})"
 
     def subset(self, rows: Tensor) -> Examples:
-        """Return the examples at ``rows`` (long indices, or a boolean mask of length n)."""
-        _refuse_other_rows(rows)
-        chosen = rows
-        if rows.dtype == torch.bool:
-            if rows.shape != (len(self),):
-                raise DataError(f"a mask of shape {tuple(rows.shape)} for {len(self)} examples")
-            chosen = rows.nonzero().flatten()
+        """Return the examples at ``rows`` (long indices, or a boolean mask of length n).
+
+        Raises:
+            DataError: ``rows`` are no such tensor, or there is no such row.
+        """
+        chosen = self._indices(rows)
         return Examples(
             self.features[chosen], self.labels[chosen], self.subject_ids[chosen.cpu().numpy()]
         )
 
     def without(self, rows: Tensor) -> Examples:
-        """Return all examples but those at ``rows`` (long indices), in their order."""
-        _refuse_other_rows(rows)
+        """Return all examples but those at ``rows``, in their order; see :meth:`subset`."""
         keep = torch.ones(len(self), dtype=torch.bool)
-        keep[rows] = False
+        keep[self._indices(rows)] = False
         return self.subset(keep)
+
+    def _indices(self, rows: Tensor) -> Tensor:
+        """Long indices of ``rows``, checked."""
+        _refuse_other_rows(rows)
+        if rows.dtype == torch.bool:
+            if rows.shape != (len(self),):
+                raise DataError(f"a mask of shape {tuple(rows.shape)} for {len(self)} examples")
+            return rows.nonzero().flatten()
+        if rows.ndim != 1 or rows.dtype not in (torch.int64, torch.int32):
+            raise DataError(
+                "rows must be integer indices in one dimension, or a mask, got shape "
+                f"{tuple(rows.shape)} of {rows.dtype}"
+            )
+        n = len(self)
+        if len(rows) and not (-n <= int(rows.min()) and int(rows.max()) < n):
+            raise DataError(
+                f"rows run from {int(rows.min())} to {int(rows.max())}, but there are {n} examples"
+            )
+        return rows
 
     def owned_by(self, subject_ids: Sequence[str] | np.ndarray | frozenset[str]) -> Tensor:
         """(m,) ascending row indices of every example that one of ``subject_ids`` owns."""
@@ -180,7 +214,8 @@ class Dataset:
     """A training split, a test split, and the names of the classes.
 
     Raises:
-        DataError: A split is empty, has a label without a class, or rows of another shape.
+        DataError: A split is empty, has a label without a class, or rows of another shape or
+            dtype than the other; or the dataset or two classes have no name of their own.
     """
 
     name: str
@@ -189,7 +224,17 @@ class Dataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name):
+            raise DataError(f"a dataset must have a name, a text, got {self.name!r}")
+        names = tuple(self.classes) if isinstance(self.classes, tuple | list) else (None,)
+        if not all(isinstance(each, str) for each in names) or len({*names}) < len(names):
+            raise DataError(
+                f"dataset {self.name!r}: classes must be a tuple of names, each once, got "
+                f"{self.classes!r}"
+            )
         for part, examples in (("training", self.train), ("test", self.test)):
+            remedy = "make them with Examples.of"
+            require_type(examples, Examples, f"the {part} split", DataError, remedy)
             if len(examples) == 0:
                 raise DataError(f"dataset {self.name!r}: the {part} split is empty")
             top = int(examples.labels.max())
@@ -203,6 +248,11 @@ class Dataset:
                 f"dataset {self.name!r}: training and test rows differ in shape: "
                 f"{tuple(self.train.features.shape[1:])} and "
                 f"{tuple(self.test.features.shape[1:])}"
+            )
+        if self.train.features.dtype != self.test.features.dtype:
+            raise DataError(
+                f"dataset {self.name!r}: training and test rows differ in dtype: "
+                f"{self.train.features.dtype} and {self.test.features.dtype}; convert one of them"
             )
 
     def __repr__(self) -> str:
@@ -235,6 +285,7 @@ class Dataset:
         Raises:
             DataError: The file is absent or not a dataset.
         """
+        require_path(path, DataError)
         try:
             with np.load(path, allow_pickle=False) as stored:
                 parts = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
 from puma.data.base import Examples
-from puma.errors import SettingsError
+from puma.errors import SettingsError, require_seed
 from puma.influence.flat_model import FlatModel, require_examples
 from puma.influence.gauss_newton import GaussNewton
 from puma.influence.gauss_newton_rows import GaussNewtonRows
@@ -48,6 +49,7 @@ class Curvature:
                 f"unknown curvature {self.kind!r}; choose one of {', '.join(sorted(CURVATURES))}"
             )
         require_damping(self.damping)
+        require_seed(self.seed, SettingsError)
         if self.sample is not None:
             _require_positive(self.sample)
 
@@ -77,5 +79,5 @@ def sampled(examples: Examples, n: int, *, seed: int = 0) -> Examples:
 
 
 def _require_positive(n: int) -> None:
-    if n < 1:
-        raise SettingsError(f"sample must be >= 1, got {n}; None takes all examples")
+    if not isinstance(n, Integral) or n < 1:
+        raise SettingsError(f"sample must be an integer >= 1, got {n!r}; None takes all examples")

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from puma.data.base import Examples
-from puma.errors import DataError, ModelError, SettingsError
+from puma.errors import DataError, ModelError, SettingsError, require_type
 
 BATCH_SIZE = 1024
 # Activations of a large batch of images leave the cache and page-fault: 3 times slower at 1024.
@@ -32,6 +32,7 @@ class FlatModel:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
         self._model = copy.deepcopy(model).eval()
         trainable = {
             name: parameter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -160,8 +161,8 @@ def device_of(operator: LinearOperator) -> torch.device:
 
 def require_damping(damping: float) -> None:
     """Raise SettingsError unless ``damping`` is finite and >= 0."""
-    if not (math.isfinite(damping) and damping >= 0):
-        raise SettingsError(f"damping must be finite and >= 0, got {damping}")
+    if not (isinstance(damping, Real) and math.isfinite(damping) and damping >= 0):
+        raise SettingsError(f"damping must be finite and >= 0, got {damping!r}")
 
 
 def check_operator(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
+from puma.errors import DataError, SettingsError, require_type
 from puma.influence.criteria import Criterion, MeanLoss
 from puma.influence.curvature import Curvature
 from puma.influence.derivatives import directional_derivatives
 from puma.influence.flat_model import FlatModel
 from puma.influence.solvers import Solver, resolve_solver
+from puma.models.predictions import require_fit
 
 
 def influence_scores(
@@ -46,14 +48,25 @@ def influence_scores(
         seed: Of that sample.
 
     Raises:
-        DataError: There are no examples.
+        DataError: There are no examples, or their dtype is not the model's.
+        ModelError: The model does not fit the examples and their labels.
         SettingsError: A damping below 0, an unknown solver or curvature, or a bad sample.
         SolverError: The solve fails.
     """
+    require_type(
+        dataset, (Dataset, Examples), "the dataset", DataError, "pass what load_dataset returns"
+    )
+    if criterion is not None and (
+        isinstance(criterion, type) or not callable(getattr(criterion, "gradient", None))
+    ):
+        raise SettingsError(
+            f"criterion must be a value such as MeanLoss(dataset.test), got {criterion!r}"
+        )
     examples = dataset.train if isinstance(dataset, Dataset) else dataset
     flat = FlatModel(model)
     settings = Curvature(curvature, damping, sample, seed)
     criterion = MeanLoss(examples) if criterion is None else criterion
+    require_fit(model, examples)
     operator = settings.operator(flat, examples)
     inverse = resolve_solver(solver).solve(operator, criterion.gradient(flat)).value
     return directional_derivatives(flat, examples, inverse)

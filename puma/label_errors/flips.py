@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from puma.data.base import Examples
-from puma.errors import DataError, SettingsError
+from puma.errors import DataError, SettingsError, require_seed
 
 
 def flip_labels(
@@ -26,6 +26,7 @@ def flip_labels(
         SettingsError: A fraction outside [0, 1], or fewer than 2 classes.
         DataError: A label is not below ``n_classes``.
     """
+    require_seed(seed, SettingsError)
     if not 0 <= fraction <= 1:
         raise SettingsError(f"fraction must be between 0 and 1, got {fraction}")
     if n_classes < 2:

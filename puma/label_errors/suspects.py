@@ -16,6 +16,7 @@ from puma.data.base import Dataset
 from puma.errors import SettingsError
 from puma.label_errors import RANKERS, Loss, Ranker, resolve_ranker
 from puma.models import predictions
+from puma.models.predictions import require_fit
 from puma.project.files import PRIVATE, require_writable, write_text
 from puma.requests.request_file import SUBJECT
 
@@ -157,6 +158,7 @@ def rank(
         PumaError: What the ranker raises.
     """
     ranker, criterion = _ranker(method, criterion, weight_decay)
+    require_fit(model, dataset.train)
     loss = Loss().suspicion(model, dataset)
     suspicion = ranker.suspicion(model, dataset, progress=progress)
     predicted = predictions.logits(model, dataset.train.features).argmax(1).cpu()

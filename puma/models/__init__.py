@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from puma.data.base import Dataset
-from puma.errors import ModelError
+from puma.errors import ModelError, require_seed
 from puma.models.custom import custom_model
 from puma.models.ensemble import Ensemble
 from puma.models.fully_connected import fully_connected, mlp
@@ -57,6 +57,12 @@ def new_model(
         ModelError: The name is unknown, or the model does not fit ``shape``.
     """
     build = _builder(settings.name)
+    require_seed(seed, ModelError)
+    if not shape or min(shape) < 1 or classes < 1:
+        raise ModelError(
+            f"a model needs examples of at least one number and one class, got shape "
+            f"{tuple(shape)} and {classes} classes"
+        )
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         model = build(tuple(shape), classes, settings)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from puma.data.base import Examples
+from puma.errors import DataError, ModelError, require_type
 
 
 @contextmanager
@@ -37,6 +38,51 @@ def logits(model: nn.Module, features: Tensor, *, batch_size: int | None = None)
     batch_size = batch_size or (64 if features.ndim > 2 else 4096)
     with evaluating(model):
         return torch.cat([model(batch) for batch in features.split(batch_size)])
+
+
+@torch.no_grad()
+def require_fit(model: nn.Module, examples: Examples) -> None:
+    """Raise unless ``model`` gives every class of ``examples`` a finite logit.
+
+    Two rows are tried. The model and the global random state are left as they were.
+
+    Raises:
+        DataError: The features have another dtype than the model.
+        ModelError: ``model`` is no module, cannot take the rows, or has other outputs.
+    """
+    require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
+    few = examples.features[:2]
+    kinds = {each.dtype for each in model.parameters() if each.requires_grad}
+    if kinds and few.dtype not in kinds:
+        raise DataError(
+            f"features are {few.dtype} but the model is {', '.join(sorted(map(str, kinds)))}; "
+            "convert one of them"
+        )
+    try:
+        with evaluating(model), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            output = model(few)
+    except Exception as error:  # a module may raise anything
+        raise ModelError(
+            f"the model cannot take rows of shape {tuple(few.shape[1:])} ({type(error).__name__}); "
+            "build it for them, as build_model does"
+        ) from error
+    top = int(examples.labels.max()) if len(examples) else 0
+    require_logits(output, top)
+    if not output.isfinite().all():
+        raise ModelError(
+            "the model's logits are NaN or infinite; its training diverged: train it again with a "
+            "lower learning rate"
+        )
+
+
+def require_logits(output: object, top: int) -> None:
+    """Raise ModelError unless ``output`` is (B, classes) logits that include class ``top``."""
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] <= top:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ModelError(
+            f"the model must return logits of shape (batch, classes) for classes 0 to {top}, "
+            f"got {got}; give its last layer one output per class"
+        )
 
 
 def losses(model: nn.Module, examples: Examples) -> Tensor:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from puma.data.base import Examples
 from puma.errors import DataError, ModelError
+from puma.models.predictions import require_fit, require_logits
 from puma.settings import TrainingSettings
 
 OnStep = Callable[[nn.Module, int, Tensor], None]
@@ -146,7 +147,8 @@ def plan_training(
     n = len(examples)
     if n == 0:
         raise DataError("cannot train on 0 examples; nothing is left to learn from")
-    _refuse_untrainable(model, examples)
+    _refuse_untrainable(model)
+    require_fit(model, examples)
     sizes = batch_sizes(model, n, settings.batch_size)
     total = settings.epochs * len(sizes) if steps is None else steps
     if total < 1:
@@ -176,7 +178,7 @@ def refuse_divergence(epoch: int, loss: float, finite: bool, settings: TrainingS
         )
 
 
-def _refuse_untrainable(model: nn.Module, examples: Examples) -> None:
+def _refuse_untrainable(model: nn.Module) -> None:
     parameters = list(model.parameters())
     if torch.is_inference_mode_enabled() or any(each.is_inference() for each in parameters):
         raise ModelError(
@@ -188,22 +190,12 @@ def _refuse_untrainable(model: nn.Module, examples: Examples) -> None:
         raise ModelError(
             "the model has no parameter with requires_grad=True; unfreeze those to be trained"
         )
-    if examples.features.dtype not in kinds:
-        raise DataError(
-            f"features are {examples.features.dtype} but the model is "
-            f"{', '.join(sorted(map(str, kinds)))}; convert one of them"
-        )
 
 
 def checked_logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
     """Return the (B, classes) output of ``model``; ModelError when class ``top`` has none."""
-    output = model(features)
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] <= top:
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ModelError(
-            f"the model must return logits of shape (batch, classes) for classes 0 to {top}, "
-            f"got {got}; give its last layer one output per class"
-        )
+    output: Tensor = model(features)
+    require_logits(output, top)
     return output
 
 

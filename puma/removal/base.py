@@ -15,16 +15,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import ValidationError
 from torch import nn
 
 from puma.data.base import Dataset, Examples
-from puma.errors import DeletionError, ModelError
+from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
 from puma.models import predictions, weights_digest
 from puma.models.training import History, train
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings
+from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings, problems_of
 
 Parameter = str | int | float
 
@@ -128,6 +129,9 @@ class RemovalMethod(Strict, ABC):
             made by the method's own ``fit``, which records what ``remove`` will need.
         training: How models are trained, the original included.
         seed: Of everything that the method draws.
+
+    Raises:
+        SettingsError: A setting is unknown, or its value cannot be used.
     """
 
     method: ClassVar[str]
@@ -135,6 +139,14 @@ class RemovalMethod(Strict, ABC):
 
     training: TrainingSettings = TrainingSettings()
     seed: Seed = 0
+
+    if not TYPE_CHECKING:  # type checkers read the signature from the fields
+
+        def __init__(self, **settings: Any) -> None:
+            try:
+                super().__init__(**settings)
+            except ValidationError as error:
+                raise SettingsError(f"{type(self).__name__}: {problems_of(error)}") from error
 
     @property
     def idempotent(self) -> bool:
@@ -166,13 +178,25 @@ class RemovalMethod(Strict, ABC):
                 of the same name replaced. None is a temporary one, deleted with the returned
                 object. A method that removes from the plain original records nothing.
             progress: Whether to show a progress bar.
+
+        Raises:
+            DataError: ``dataset`` is none, or no row can be learnt from.
+            ModelError: ``model`` is none, does not fit the rows, or diverges.
         """
+        require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
+        require_type(dataset, Dataset, "the dataset", DataError, "pass what load_dataset returns")
         initial, predictor = self._start(model), self._start(model)
         folder = None
         temporary = self.original != ORIGINAL and records is None
         if self.original != ORIGINAL:
             folder = records or Path(tempfile.mkdtemp(prefix=f"puma-{self.method}-"))
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SettingsError(
+                    f"{folder}: no folder for the records can be made there ({error.strerror}); "
+                    "name another one"
+                ) from error
         start = time.perf_counter()
         try:
             history = self._train(predictor, dataset, folder, progress=progress)
@@ -225,6 +249,14 @@ class RemovalMethod(Strict, ABC):
             ModelError: The model was trained by another kind of method, or its records do not
                 fit.
         """
+        require_type(trained, Trained, "what to remove from", ModelError, "pass what fit returns")
+        require_type(
+            deletion_set,
+            DeletionSet,
+            "the deletion set",
+            DeletionError,
+            "make one with DeletionSet.of or DeletionSet.read",
+        )
         if trained.original != self.original:
             raise ModelError(
                 f"{self.method} removes from {self.original!r}, and this model was trained as "

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from puma.data.base import Dataset
-from puma.errors import DeletionError
+from puma.errors import DeletionError, require_path, require_type
 from puma.project.files import PRIVATE, write_text
 from puma.requests.digest import keyed_digest
 from puma.requests.request_file import SALT, SUBJECT, read_subject_ids
@@ -73,6 +73,7 @@ class DeletionSet:
                 not to be removed (see :meth:`of`). ``unknown_ids`` has those that the dataset
                 does not hold.
         """
+        require_path(path, DeletionError)
         return cls.of(
             read_subject_ids(Path(path)), dataset, allow_class_removal=allow_class_removal
         )
@@ -92,6 +93,9 @@ class DeletionSet:
             DeletionError: There are no ids, one is no string or unknown, none owns a training
                 row, or they own the whole training set, or a whole class.
         """
+        require_type(
+            dataset, Dataset, "the dataset", DeletionError, "pass what load_dataset returns"
+        )
         lines = _strings(subject_ids)
         if not lines:
             raise DeletionError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from puma.data.base import Dataset
-from puma.errors import DataError
+from puma.errors import DataError, require_seed
 from puma.settings import MarkingSettings
 
 # What the paper's Table 1 removes, in the scenarios ordered and random.
@@ -112,7 +112,11 @@ def mark(dataset: Dataset, settings: MarkingSettings, *, seed: int = 0) -> Tenso
     """(m,) ascending training rows that ``settings`` asks for.
 
     A deletion request takes people, not rows: whoever owns one of these loses the others too.
+
+    Raises:
+        DataError: The rows cannot be chosen so, or the seed is none.
     """
+    require_seed(seed, DataError)
     return MARKINGS[settings.name].choose(dataset, settings, seed)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from puma.errors import DataError, SettingsError
+from puma.errors import DataError, SettingsError, require_type
 from puma.influence.reweighting.exact_solution import Exact, NoReweighting
 from puma.influence.reweighting.problem import Bounds, Problem, Reweighter
 from puma.influence.reweighting.scipy_optimisers import LBFGSB, SLSQP
@@ -67,6 +68,11 @@ def reweight(
                 f"{', '.join(sorted(REWEIGHTERS))}"
             )
         solver = REWEIGHTERS[solver]()
+    if isinstance(solver, type) or not callable(getattr(solver, "weights", None)):
+        raise SettingsError(
+            f"solver must be a name or a value such as Exact(), got {solver!r}; choose one of "
+            f"{', '.join(sorted(REWEIGHTERS))}"
+        )
     return solver.weights(problem).to(scores.dtype)
 
 
@@ -74,12 +80,18 @@ def _problem(
     scores: Tensor, target: float | Tensor, l1: float, l2: float, bounds: Bounds
 ) -> Problem:
     """The checked problem, in double precision."""
+    require_type(scores, Tensor, "scores", DataError, "convert it with torch.as_tensor")
     if scores.ndim not in (1, 2) or 0 in scores.shape[:-1] or not scores.is_floating_point():
         raise DataError(
             "scores must be one floating point number per example, or a row of them per "
             f"criterion, got shape {tuple(scores.shape)} of {scores.dtype}"
         )
-    sums = torch.as_tensor(target, dtype=torch.float64).detach()
+    try:
+        sums = torch.as_tensor(target, dtype=torch.float64).detach()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"target must be numbers, got {type(target).__name__}; pass the sum of the removed ψ"
+        ) from error
     if sums.shape != scores.shape[:-1]:
         wanted = f"({len(scores)},), one per row of scores" if scores.ndim == 2 else "one number"
         raise DataError(f"target must be {wanted}, got shape {tuple(sums.shape)}")
@@ -89,13 +101,18 @@ def _problem(
             f"scores and target {sums.tolist()}; check the solve that made them"
         )
     for name, penalty in (("l1", l1), ("l2", l2)):
-        if not (math.isfinite(penalty) and penalty >= 0):
-            raise SettingsError(f"{name} must be finite and >= 0, got {penalty}")
-    lower, upper = bounds
+        if not (isinstance(penalty, Real) and math.isfinite(penalty) and penalty >= 0):
+            raise SettingsError(f"{name} must be finite and >= 0, got {penalty!r}")
+    try:
+        lower, upper = map(float, bounds)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"bounds must be two numbers, such as (-1.0, 1.0), got {bounds!r}"
+        ) from error
     if not lower <= 0 <= upper:
         raise SettingsError(f"bounds must contain 0 (lower <= 0 <= upper), got {tuple(bounds)}")
     rows = torch.atleast_2d(scores.detach().double())
-    return Problem(rows, sums.reshape(-1), l1, l2, (float(lower), float(upper)))
+    return Problem(rows, sums.reshape(-1), l1, l2, (lower, upper))
 
 
 __all__ = [

@@ -25,11 +25,14 @@ def single_weights(scores: Tensor, target: float, l1: float, l2: float, bounds: 
     weights = torch.zeros_like(scores)
     movable = (helps != 0) & (caps > 0)
     t, caps, goal = helps[movable].abs(), caps[movable], abs(target)
-    if goal == 0 or t.numel() == 0 or l1 >= 2 * goal * float(t.max()):
+    if goal == 0 or t.numel() == 0:
         return weights
     # In units of the largest score, squares neither overflow nor vanish.
     unit = float(t.max())
-    sizes = _sizes(t / unit, caps, goal / unit, l1 / unit / unit, l2 / unit / unit)
+    t, goal, l1, l2 = t / unit, goal / unit, l1 / unit / unit, l2 / unit / unit
+    if l1 >= 2 * goal:
+        return weights
+    sizes = _sizes(t, caps, goal, l1, l2)
     weights[movable] = torch.copysign(sizes, helps[movable])
     return weights
 

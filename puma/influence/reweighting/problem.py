@@ -64,7 +64,11 @@ class Problem:
     @property
     def slope_at_zero(self) -> float:
         """2·‖target‖·max_j ‖Ψ_j‖ over the columns: no λ_j lowers the data term faster at λ = 0."""
-        return 2 * float(self.target.norm() * self.scores.norm(dim=0).max()) if self.size else 0.0
+        if self.size == 0:
+            return 0.0
+        slope = 2 * float(self.target.norm() * self.scores.norm(dim=0).max())
+        # Squares of a norm may vanish.
+        return slope or 2 * float(self.target.abs().max() * self.scores.abs().max())
 
     def violation(self, weights: Tensor) -> float:
         """Largest violation of the optimality (KKT) conditions; 0 if and only if a minimiser."""

@@ -48,6 +48,7 @@ class SLSQP:
 
     def weights(self, problem: Problem) -> Tensor:
         """(n,) λ. Raises SolverError where the tolerance is missed."""
+        problem = problem.rescaled()
         options = {"ftol": 1e-15, "maxiter": self.max_iterations}
         weights, report = _minimise(problem, "SLSQP", options)
         _judge("SLSQP", problem, weights, report, self.tolerance, self.require_convergence)
@@ -67,6 +68,7 @@ class LBFGSB:
 
     def weights(self, problem: Problem) -> Tensor:
         """(n,) λ. Raises SolverError where the tolerance is missed."""
+        problem = problem.rescaled()
         slope = problem.slope_at_zero
         options = {
             "ftol": 0,
@@ -80,7 +82,7 @@ class LBFGSB:
 
 
 def _minimise(problem: Problem, method: str, options: dict[str, Any]) -> tuple[Tensor, str]:
-    """(λ, scipy's verdict in words).
+    """(λ, scipy's verdict in words) of a rescaled problem.
 
     λ = λ⁺ − λ⁻ with both >= 0: the l1 term, which has a kink where most weights end, is then
     linear. With one criterion the sign of every λ_j is known, so only its half is searched.
@@ -88,7 +90,6 @@ def _minimise(problem: Problem, method: str, options: dict[str, Any]) -> tuple[T
     weights = torch.zeros(problem.size, dtype=torch.float64)
     if problem.zero_is_optimal:
         return weights, "nothing to do"
-    problem = problem.rescaled()
     lower, upper = problem.bounds
     signs = np.repeat([1.0, -1.0], problem.size)
     caps = np.repeat([upper, -lower], problem.size)
@@ -101,6 +102,8 @@ def _minimise(problem: Problem, method: str, options: dict[str, Any]) -> tuple[T
 
     # Slopes are 1 at most at the start, which gives the optimisers' tolerances a meaning.
     unit = 2 * np.linalg.norm(target) * np.linalg.norm(columns, axis=0).max()
+    if unit == 0:  # the squares of the norm vanish: the target is next to nothing
+        unit = np.abs(target).max() * np.abs(columns).max()
     found = minimize(
         _scaled_objective(columns, target, problem.l1, problem.l2, unit),
         np.zeros(len(caps)),
@@ -134,7 +137,6 @@ def _judge(
     name: str, problem: Problem, weights: Tensor, report: str, tolerance: float, required: bool
 ) -> None:
     """An error, or a warning, unless the weights meet the tolerance."""
-    problem = problem.rescaled()
     terms = problem.l1, 2 * problem.l2 * float(weights.abs().max()) if problem.size else 0.0
     scale = max(*terms, FLOOR * problem.slope_at_zero)
     violation = problem.violation(weights)

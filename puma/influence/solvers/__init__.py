@@ -21,11 +21,16 @@ def resolve_solver(solver: str | Solver | None = None) -> Solver:
     """Return a solver by name with its default settings, or as given; None: conjugate gradients.
 
     Raises:
-        SettingsError: Unknown name.
+        SettingsError: An unknown name, or no solver.
     """
     if solver is None:
         return ConjugateGradients()
     if not isinstance(solver, str):
+        if isinstance(solver, type) or not callable(getattr(solver, "solve", None)):
+            raise SettingsError(
+                f"solver must be a name or a value such as ConjugateGradients(), got {solver!r}; "
+                f"choose one of {', '.join(sorted(SOLVERS))}"
+            )
         return solver
     if solver not in SOLVERS:
         raise SettingsError(
