@@ -222,12 +222,11 @@ def _datasets(calls: _Calls) -> None:
 
     empty = data.train.subset(torch.tensor([], dtype=torch.long))
     wide = Examples.of(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
-    double = Examples.of(torch.zeros(4, 2).double(), torch.tensor([0, 1, 0, 1]))
     parts = (None, data, data.train.features, empty)
     calls.bad_each("Dataset(train", parts, lambda value: Dataset("x", value, data.test, ("a", "b")))
     calls.bad_each(
         "Dataset(test",
-        (*parts, wide, double),
+        (*parts, wide),
         lambda value: Dataset("x", data.train, value, ("a", "b")),
     )
     calls.bad_each(

@@ -52,16 +52,14 @@ class RegistryError(PumaError, RuntimeError):
 
 
 def require_path(path: object, error: type[PumaError]) -> None:
-    """Raise ``error`` unless ``path`` is a path that a system could open."""
+    """Raise ``error`` unless ``path`` names a path."""
     require_type(path, (str, os.PathLike), "the path", error, "pass a pathlib.Path")
-    if "\0" in os.fspath(path):  # type: ignore[call-overload]
-        raise error(f"the path {path!r} holds a NUL character; name a file without one")
 
 
 def require_seed(seed: object, error: type[PumaError]) -> None:
     """Raise ``error`` unless ``seed`` is an integer that every random generator takes."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
-        raise error(f"seed must be an integer from 0 to 2**32 - 1, got {seed!r}")
+        raise error(f"a seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
 
 
 def require_type(

@@ -127,7 +127,7 @@ def _print_blocks(columns: Sequence[str], lines: Sequence[Sequence[str]], width:
 def _broken(text: str, width: int) -> list[str]:
     """The text in lines, broken between words alone: a number is never taken apart."""
     return textwrap.wrap(
-        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        text, max(width, 1), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
 
 

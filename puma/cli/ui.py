@@ -60,10 +60,10 @@ def _refuse_busy(host: str, port: int) -> None:
                     problem = error
         if problem is not None and not bound:
             raise problem
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that none can be
+        reason = error.strerror if isinstance(error, OSError) else "no such name"
         raise RegistryError(
-            f"{_authority(host, port)} cannot be served ({error.strerror}); "
-            "choose another --port or --host"
+            f"{_authority(host, port)} cannot be served ({reason}); choose another --port or --host"
         ) from error
 
 

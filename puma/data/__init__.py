@@ -14,7 +14,7 @@ from puma.data.breast_cancer import breast_cancer
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
-from puma.errors import DataError, require_path, require_seed
+from puma.errors import DataError, require_path
 
 Source = Callable[[int, float, Path | str | None, bool], Dataset]
 
@@ -66,7 +66,6 @@ def load_dataset(
         raise DataError(
             f"unknown dataset {name!r}; choose one of {', '.join(sorted(DATASETS))}"
         ) from None
-    require_seed(seed, DataError)
     if not isinstance(test_fraction, Real) or not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
     if folder is not None:

@@ -95,11 +95,13 @@ class Examples:
                     f"{part} must be a PyTorch tensor, got {type(given).__name__}; convert an "
                     "array with torch.from_numpy()"
                 )
-        if self.features.ndim == 0 or self.labels.ndim != 1:
+        if self.labels.ndim != 1 or self.labels.dtype not in (torch.int64, torch.int32):
             raise DataError(
-                "features must have a row, and labels a class number, per example, got shapes "
-                f"{tuple(self.features.shape)} and {tuple(self.labels.shape)}"
+                f"labels must be one integer class number per example, got shape "
+                f"{tuple(self.labels.shape)} of {self.labels.dtype}"
             )
+        if self.features.ndim == 0:
+            raise DataError("features must have a row per example, got a single number")
         if self.features.layout != torch.strided or self.features.is_meta:
             raise DataError(
                 f"features must be a dense tensor of numbers, got {self.features.layout} on "
@@ -118,11 +120,6 @@ class Examples:
             )
         if not torch.isfinite(self.features).all():
             raise DataError("features hold NaN or infinity; impute them before building Examples")
-        if self.labels.dtype not in (torch.int64, torch.int32):
-            raise DataError(
-                f"labels must be one integer class number per example, got shape "
-                f"{tuple(self.labels.shape)} of {self.labels.dtype}"
-            )
         if len(self.labels) and int(self.labels.min()) < 0:
             raise DataError(f"labels must be >= 0, got {int(self.labels.min())}")
         object.__setattr__(self, "features", self.features.detach())
@@ -214,8 +211,8 @@ class Dataset:
     """A training split, a test split, and the names of the classes.
 
     Raises:
-        DataError: A split is empty, has a label without a class, or rows of another shape or
-            dtype than the other; or the dataset or two classes have no name of their own.
+        DataError: A split is empty, has a label without a class, or rows of another
+            shape than the other; or the dataset or two classes have no name of their own.
     """
 
     name: str
@@ -248,11 +245,6 @@ class Dataset:
                 f"dataset {self.name!r}: training and test rows differ in shape: "
                 f"{tuple(self.train.features.shape[1:])} and "
                 f"{tuple(self.test.features.shape[1:])}"
-            )
-        if self.train.features.dtype != self.test.features.dtype:
-            raise DataError(
-                f"dataset {self.name!r}: training and test rows differ in dtype: "
-                f"{self.train.features.dtype} and {self.test.features.dtype}; convert one of them"
             )
 
     def __repr__(self) -> str:

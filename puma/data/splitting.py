@@ -6,18 +6,7 @@ import numpy as np
 import torch
 
 from puma.data.base import Dataset, Examples
-from puma.errors import DataError
-
-
-def check_seed(seed: int) -> None:
-    """Refuse what NumPy or scikit-learn would not draw from.
-
-    Raises:
-        DataError: ``seed`` is no whole number from 0 to 2³² − 1.
-    """
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if not whole or not 0 <= seed < 2**32:
-        raise DataError(f"a seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
+from puma.errors import DataError, require_seed
 
 
 def split_rows(
@@ -31,8 +20,7 @@ def split_rows(
     """
     from sklearn.model_selection import train_test_split
 
-    check_seed(seed)
-
+    require_seed(seed, DataError)
     try:
         train, test = train_test_split(
             np.arange(len(labels)), test_size=test_fraction, stratify=labels, random_state=seed

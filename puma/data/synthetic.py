@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from puma.data.base import Dataset
-from puma.data.splitting import check_seed, split_examples
+from puma.data.splitting import split_examples
+from puma.errors import DataError, require_seed
 
 
 def radial(*, seed: int, test_fraction: float, noise: float = 0.25) -> Dataset:
@@ -50,7 +51,7 @@ def two_moons(
     """
     from sklearn.datasets import make_moons
 
-    check_seed(seed)
+    require_seed(seed, DataError)
     features, labels = make_moons(points, shuffle=False, noise=noise, random_state=seed)
     return _split("two_moons", features, labels, seed, test_fraction)
 
@@ -70,7 +71,7 @@ def spiral(*, seed: int, test_fraction: float, points: int = 1000, noise: float 
 
 
 def _blurred(points: np.ndarray, noise: float, seed: int) -> np.ndarray:
-    check_seed(seed)
+    require_seed(seed, DataError)
     return points + noise * np.random.default_rng(seed).normal(size=points.shape)
 
 

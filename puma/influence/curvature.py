@@ -80,4 +80,4 @@ def sampled(examples: Examples, n: int, *, seed: int = 0) -> Examples:
 
 def _require_positive(n: int) -> None:
     if not isinstance(n, Integral) or n < 1:
-        raise SettingsError(f"sample must be an integer >= 1, got {n!r}; None takes all examples")
+        raise SettingsError(f"sample must be >= 1, got {n!r}; pass an integer, or None for all")

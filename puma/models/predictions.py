@@ -52,20 +52,9 @@ def require_fit(model: nn.Module, examples: Examples) -> None:
     """
     require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
     few = examples.features[:2]
-    kinds = {each.dtype for each in model.parameters() if each.requires_grad}
-    if kinds and few.dtype not in kinds:
-        raise DataError(
-            f"features are {few.dtype} but the model is {', '.join(sorted(map(str, kinds)))}; "
-            "convert one of them"
-        )
-    try:
-        with evaluating(model), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            output = model(few)
-    except Exception as error:  # a module may raise anything
-        raise ModelError(
-            f"the model cannot take rows of shape {tuple(few.shape[1:])} ({type(error).__name__}); "
-            "build it for them, as build_model does"
-        ) from error
+    require_dtype(model, few)
+    with evaluating(model), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        output = outputs(model, few)
     top = int(examples.labels.max()) if len(examples) else 0
     require_logits(output, top)
     if not output.isfinite().all():
@@ -73,6 +62,28 @@ def require_fit(model: nn.Module, examples: Examples) -> None:
             "the model's logits are NaN or infinite; its training diverged: train it again with a "
             "lower learning rate"
         )
+
+
+def require_dtype(model: nn.Module, features: Tensor) -> None:
+    """Raise DataError unless the ``features`` are of a dtype of the model's trainable weights."""
+    kinds = {each.dtype for each in model.parameters() if each.requires_grad}
+    if kinds and features.dtype not in kinds:
+        raise DataError(
+            f"features are {features.dtype} but the model is "
+            f"{', '.join(sorted(map(str, kinds)))}; convert one of them"
+        )
+
+
+def outputs(model: nn.Module, features: Tensor) -> Tensor:
+    """Whatever ``model`` makes of (B, ...) ``features``. Raises ModelError where that fails."""
+    try:
+        found: Tensor = model(features)
+    except Exception as error:  # a module may raise anything
+        raise ModelError(
+            f"the model cannot take rows of shape {tuple(features.shape[1:])} "
+            f"({type(error).__name__}); build it for them, as build_model does"
+        ) from error
+    return found
 
 
 def require_logits(output: object, top: int) -> None:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from puma.data.base import Examples
 from puma.errors import DataError, ModelError
-from puma.models.predictions import require_fit, require_logits
+from puma.models.predictions import outputs, require_dtype, require_logits
 from puma.settings import TrainingSettings
 
 OnStep = Callable[[nn.Module, int, Tensor], None]
@@ -148,7 +148,7 @@ def plan_training(
     if n == 0:
         raise DataError("cannot train on 0 examples; nothing is left to learn from")
     _refuse_untrainable(model)
-    require_fit(model, examples)
+    require_dtype(model, examples.features)
     sizes = batch_sizes(model, n, settings.batch_size)
     total = settings.epochs * len(sizes) if steps is None else steps
     if total < 1:
@@ -194,7 +194,7 @@ def _refuse_untrainable(model: nn.Module) -> None:
 
 def checked_logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
     """Return the (B, classes) output of ``model``; ModelError when class ``top`` has none."""
-    output: Tensor = model(features)
+    output = outputs(model, features)
     require_logits(output, top)
     return output
 

@@ -213,10 +213,11 @@ def test_ui_takes_ipv6(filled: Workspace, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(started) == 1
 
 
-def test_ui_refuses_a_host_that_is_not_there(filled: Workspace) -> None:
-    result = puma(filled.root, "ui", "--host", "nowhere.invalid")
+@pytest.mark.parametrize("host", ["nowhere.invalid", "n" * 300])
+def test_ui_refuses_a_host_that_is_not_there(filled: Workspace, host: str) -> None:
+    result = puma(filled.root, "ui", "--host", host)
     assert result.exit_code == 2
-    assert "nowhere.invalid:5000 cannot be served" in result.stderr
+    assert f"{host}:5000 cannot be served" in result.stderr
 
 
 def test_ui_refuses_a_port_in_use(filled: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,15 @@ def test_a_table_shows_what_looks_like_markup(capsys: pytest.CaptureFixture[str]
     assert "[/x]" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", ["0", "1", "-5", "wide", ""])
+def test_a_terminal_of_no_width_still_gets_every_cell(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    print_table("numbers", ("name", "value"), [["one", "0.123"]])
+    assert {"numbers", "one", "0.123"} <= {*capsys.readouterr().out.split()}
+
+
 @pytest.mark.parametrize("width", [60, 40, 30])
 def test_a_table_that_is_too_wide_breaks_the_columns_that_may_be_broken(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -297,3 +297,50 @@ def test_every_dataset_is_split_by_its_seed_and_standardised(name: str) -> None:
         assert part.labels.unique().tolist() == list(range(len(first.classes)))
         assert part.features.dtype == torch.float32
         assert float(part.features.abs().mean()) < 3  # scaled: of order 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"features": np.zeros((6, 2))},
+        {"features": torch.tensor(1.0)},
+        {"features": torch.zeros(6, 2).to_sparse()},
+        {"labels": [0, 1, 2, 0, 1, 2]},
+        {"subject_ids": np.array([IDS]).T},
+    ],
+    ids=["array", "number", "sparse", "list", "column of ids"],
+)
+def test_what_is_no_tensor_of_rows_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"must"):
+        examples(**changed)
+
+
+@pytest.mark.parametrize(
+    "rows", [None, [0], torch.tensor([6]), torch.tensor([-7]), torch.tensor([0.0])]
+)
+def test_rows_that_are_not_there_are_refused(rows: Any) -> None:
+    for choose in (examples().subset, examples().without):
+        with pytest.raises(DataError, match="rows"):
+            choose(rows)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": None},
+        {"name": ""},
+        {"classes": ("a", "b", "b")},
+        {"classes": (0, 1, 2)},
+        {"train": None},
+    ],
+    ids=str,
+)
+def test_a_dataset_of_other_parts_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(DataError):
+        dataset(**changed)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "0", None, True])
+def test_a_seed_that_no_generator_takes_is_refused(seed: Any) -> None:
+    with pytest.raises(DataError, match="a seed must be a whole number"):
+        load_dataset("radial", seed=seed)

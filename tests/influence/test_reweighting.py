@@ -231,3 +231,15 @@ def test_bad_requests_are_refused():
         SettingsError, match=r"unknown reweighting solver 'lbfgs'; choose .* lbfgsb"
     ):
         reweight(torch.ones(1), 1.0, l1=0.0, l2=0.0, solver="lbfgs")
+
+
+@pytest.mark.parametrize("solver", ["exact", "lbfgsb", "slsqp"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-158, 1e150, 1e300])
+def test_a_common_scale_changes_no_weight(solver, scale):
+    scores = torch.tensor([0.5, -1.5, 2.0, -0.1], dtype=torch.float64)
+    # Eq. 10 without penalties has the least-norm solution scores·target/‖scores‖².
+    expected = scores * 0.4 / scores.square().sum()
+    found = reweight(scores * scale, 0.4 * scale, l1=0.0, l2=0.0, solver=solver)
+    assert found @ scores == pytest.approx(0.4, rel=1e-3)
+    if solver == "exact":
+        torch.testing.assert_close(found, expected)

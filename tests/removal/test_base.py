@@ -13,7 +13,7 @@ from dvc.utils.serialize import loads_yaml
 from torch import nn
 
 from puma.data import Dataset, Examples
-from puma.errors import SettingsError
+from puma.errors import DataError, ModelError, SettingsError
 from puma.influence.criteria import MeanLoss
 from puma.influence.flat_model import FlatModel
 from puma.models import mlp
@@ -166,3 +166,23 @@ def test_the_recorded_criterion_is_summed_in_double_precision():
         measured = MeanLoss(retained).value(flat_model, flat_model.vector)
         assert recorded == pytest.approx(measured, rel=1e-12)
         assert recorded != float(np.float32(recorded))  # float32 would have rounded it
+
+
+@pytest.mark.parametrize("kind", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("changed", [{"seed": -1}, {"nonsense": 1}, {"training": None}], ids=str)
+def test_a_setting_that_cannot_be_used_is_a_settings_error(
+    kind: type[RemovalMethod], changed: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingsError, match=next(iter(changed))):
+        kind(**changed)
+
+
+def test_what_is_no_model_and_no_dataset_is_refused(dataset: Dataset) -> None:
+    method = Retrain(training=TRAINING)
+    for model in (None, "mlp", nn.Linear, nn.Linear(3, 2)):
+        with pytest.raises(ModelError, match="model"):
+            method.fit(model, dataset, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="got NoneType"):
+        method.fit(mlp(2, 2), None, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="pass what fit returns"):
+        method.remove(mlp(2, 2), None)  # type: ignore[arg-type]
