@@ -179,7 +179,7 @@ def test_a_setting_that_cannot_be_used_is_a_settings_error(
 
 def test_what_is_no_model_and_no_dataset_is_refused(dataset: Dataset) -> None:
     method = Retrain(training=TRAINING)
-    for model in (None, "mlp", nn.Linear, nn.Linear(3, 2)):
+    for model in (None, "mlp", nn.Linear, nn.Linear(4, 2).double()):
         with pytest.raises(ModelError, match="model"):
             method.fit(model, dataset, progress=False)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="got NoneType"):
