@@ -89,12 +89,7 @@ class Examples:
     subject_ids: np.ndarray
 
     def __post_init__(self) -> None:
-        for part, given in (("features", self.features), ("labels", self.labels)):
-            if not isinstance(given, Tensor):
-                raise DataError(
-                    f"{part} must be a PyTorch tensor, got {type(given).__name__}; convert an "
-                    "array with torch.from_numpy()"
-                )
+        _refuse_other_tensors(self.features, self.labels)
         if self.labels.ndim != 1 or self.labels.dtype not in (torch.int64, torch.int32):
             raise DataError(
                 f"labels must be one integer class number per example, got shape "
@@ -132,7 +127,7 @@ class Examples:
     ) -> Examples:
         """Make examples from tensors; without ids, row i is its own subject, str(i)."""
         if subject_ids is None:
-            require_type(labels, Tensor, "labels", DataError, "convert it with torch.as_tensor")
+            _refuse_other_tensors(features, labels)
             subject_ids = np.arange(labels.numel()).astype(np.str_)
         return cls(features, labels, subject_array(subject_ids))
 
@@ -183,6 +178,15 @@ class Examples:
         """(m,) ascending row indices of every example that one of ``subject_ids`` owns."""
         owned = np.isin(self.subject_ids, np.asarray(sorted(subject_ids), dtype=np.str_))
         return torch.from_numpy(np.flatnonzero(owned))
+
+
+def _refuse_other_tensors(features: object, labels: object) -> None:
+    for part, given in (("features", features), ("labels", labels)):
+        if not isinstance(given, Tensor):
+            raise DataError(
+                f"{part} must be a PyTorch tensor, got {type(given).__name__}; convert an "
+                "array with torch.from_numpy()"
+            )
 
 
 def _refuse_other_rows(rows: object) -> None:
