@@ -23,7 +23,12 @@ from puma.project.files import require_writable, write_text
 from puma.project.workspace import Workspace
 from puma.settings import Settings
 
-SHORTER = {"forgetting_incomplete": "incomplete", "over_forgotten": "over", "utility_lost": "lost"}
+SHORTER = {
+    "indistinguishable": "not told apart",
+    "forgetting_incomplete": "incomplete",
+    "over_forgotten": "over",
+    "utility_lost": "lost",
+}
 Output = Annotated[
     Path | None,
     typer.Option("--output", "--out", help="CSV; the command's own in docs/results/ if absent."),

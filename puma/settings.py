@@ -30,6 +30,14 @@ Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
 
 ORIGINAL = "original"  # trained plainly; what most methods remove from, and what serves
+VerdictName = Literal[
+    "passed",
+    "indistinguishable",
+    "forgetting_incomplete",
+    "over_forgotten",
+    "utility_lost",
+    "inconclusive",
+]
 RECORDING = ("amnesiac", "sisa")  # these act during training: each needs a model of its own
 OWN_ORIGINALS = {method: f"{method}_original" for method in RECORDING}
 
@@ -201,6 +209,23 @@ class AuditSettings(Strict):
     jobs: Count | None = None
 
 
+class PromotionSettings(Strict):
+    """``accept``: the verdicts with which ``puma promote`` lets a version serve.
+
+    A verdict other than ``passed`` does not show that the rows are forgotten: with
+    ``indistinguishable`` the version has to show it in another way, see
+    :func:`puma.registry.promotion_rules.check_conditions`.
+    """
+
+    accept: tuple[VerdictName, ...] = ("passed", "indistinguishable")
+
+    @model_validator(mode="after")
+    def _accepts_what_passed(self) -> PromotionSettings:
+        if "passed" not in self.accept:
+            raise ValueError("promotion.accept must name passed: nothing is shown better")
+        return self
+
+
 class RetrainAfter(Strict):
     """When removals made from removals have gone far enough since the last full training.
 
@@ -231,6 +256,7 @@ class Settings(Strict):
     amnesiac: AmnesiacSettings = AmnesiacSettings()
     shadow: ShadowSettings = ShadowSettings()
     audit: AuditSettings = AuditSettings()
+    promotion: PromotionSettings = PromotionSettings()
     retrain_after: RetrainAfter = RetrainAfter()
 
     @model_validator(mode="after")

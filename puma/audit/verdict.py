@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from puma.audit.retraining import GapToRetraining, RelativeConfidence, RemainingInfluence
-from puma.settings import AuditSettings
+from puma.settings import AuditSettings, VerdictName
 
-Name = Literal["passed", "forgetting_incomplete", "over_forgotten", "utility_lost", "inconclusive"]
-VERDICTS: tuple[Name, ...] = get_args(Name)
+# inconclusive: that of versions which an earlier PUMA audited. It said so where it says
+# indistinguishable now; evidence that is missing or broken is an AuditError, and no verdict.
+VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
 PASSED = "passed"
 
 
@@ -22,7 +23,7 @@ class Verdict:
         reason: A sentence with the numbers behind it.
     """
 
-    name: Name
+    name: VerdictName
     reason: str
 
     @property
@@ -73,8 +74,8 @@ def judge(
     - utility_lost: A test accuracy fell by more than its limit, or there are ``lost_classes``.
     - forgetting_incomplete, over_forgotten: The remaining influence, the relative confidence or
       the gap to retraining is too far above or below the retrained models'.
-    - inconclusive: Nothing was found, but models with and without the rows cannot be
-      distinguished, so that nothing would have been found of the parent either.
+    - indistinguishable: Nothing was found, and nothing could have been found: models with and
+      without the rows cannot be told apart. Requests of a few rows mostly end here.
     - passed: Otherwise.
 
     Every limit is that of ``settings``, or what retrained models show by chance if that is more.
@@ -162,11 +163,14 @@ def _too_far(
 def _concluded(influence: RemainingInfluence, n_removed: int) -> Verdict:
     if not influence.distinguishable:
         return Verdict(
-            "inconclusive",
-            f"nothing was found, but models trained with and without these {n_removed} rows "
-            "cannot be told apart by their predictions for them either (chance alone moves the "
-            f"influence by {influence.chance:.2f}, from 0 = retrained to 1 = never removed); raise "
-            "audit.models, or audit several requests together",
+            "indistinguishable",
+            f"nothing was found, and nothing could have been found: models trained with and "
+            f"without {'this row' if n_removed == 1 else f'these {n_removed} rows'} cannot be told "
+            "apart by their predictions (chance alone moves the influence by "
+            f"{influence.chance:.2f}, from 0 = retrained to 1 = never removed), so that this audit "
+            "cannot show that anything is forgotten; it does show that the predictions differ from "
+            "those of retrained models by no more than chance, and that the test accuracies are "
+            "within the limits",
         )
     return Verdict(
         "passed",

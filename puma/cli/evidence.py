@@ -38,7 +38,8 @@ def audit(
 ) -> None:
     """Attack a registered version, and say whether its removal holds.
 
-    Exit code: 0 passed, 1 any other verdict, 2 it could not be audited.
+    Exit code: 0 a verdict that `promotion.accept` names (passed, indistinguishable), 1 another
+    one, 2 it could not be audited.
     """
     workspace = project_of(dataset)
     from puma.workflows.audit import audit_version
@@ -64,7 +65,7 @@ def audit(
         for name, reason in report.unresolved.items():
             print(f"{name} cannot be told: {reason}")
         print(f"{verdict.name}: {verdict.reason}")
-    if not verdict.passed:
+    if verdict.name not in workspace.settings.promotion.accept:
         raise typer.Exit(FAILED)
 
 

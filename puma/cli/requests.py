@@ -59,6 +59,14 @@ def remove(
             help="Nats that the retained rows' mean loss may move; puma.budget if absent."
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**32 - 1,
+            help="Of the removal, and of weights trained anew; the version's if absent.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a request's people from a registered version, audit, and register the result.
@@ -66,8 +74,9 @@ def remove(
     The new version is also without everybody whom that version was without. The same request
     again finds the version that answers it.
 
-    Exit code: 0 the version that answers the request passed its audit, 1 it has another verdict,
-    2 nothing was registered.
+    Exit code: 0 the verdict on the version that answers the request is one that
+    `promotion.accept` names (passed, indistinguishable), 1 it is another one, 2 nothing was
+    registered.
     """
     dataset, version = version_named(model)
     workspace = project_of(dataset)
@@ -76,12 +85,15 @@ def remove(
     with crashes_exit_with_2():
         from puma.workflows.remove import remove_request
 
-        done = remove_request(workspace, dataset, version, deletions, method=method, budget=budget)
+        done = remove_request(
+            workspace, dataset, version, deletions, method=method, budget=budget, seed=seed
+        )
+    accepted = done.version.verdict in workspace.settings.promotion.accept
     if as_json:
         typer.echo(json.dumps(_as_json(done), indent=2, allow_nan=False))
     else:
-        _print_outcome(done)
-    if not done.version.passed:
+        _print_outcome(done, accepted=accepted)
+    if not accepted:
         raise typer.Exit(FAILED)
 
 
@@ -141,7 +153,7 @@ def _as_json(done: RemovalOutcome) -> dict[str, object]:
     }
 
 
-def _print_outcome(done: RemovalOutcome) -> None:
+def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     name = f"puma-{done.dataset} version {done.version.version}"
     rows = sorted((*done.compared, done.version), key=lambda row: row.version)
     print_comparison(f"puma-{done.dataset}", rows)
@@ -156,5 +168,6 @@ def _print_outcome(done: RemovalOutcome) -> None:
     typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
     if done.retrain_due is not None:
         typer.echo(f"a full training is due: {done.retrain_due}; run it with --method retrain")
-    if done.version.passed and "champion" not in done.version.aliases:
-        typer.echo(f"let it serve: puma promote {done.dataset} {done.version.version}")
+    if "champion" not in done.version.aliases:
+        words = "let it serve" if accepted else "it may not serve; this says how to go on"
+        typer.echo(f"{words}: puma promote {done.dataset} {done.version.version}")

@@ -10,7 +10,7 @@ from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.registry.certificate.verify import check_fields, weights_or_error
 from puma.registry.description import add_note
-from puma.registry.promotion_rules import Condition, Facts, check_conditions
+from puma.registry.promotion_rules import TARGETS, UNSHOWN, Condition, Facts, check_conditions
 from puma.registry.store import open_store, reaches_store, writing
 from puma.registry.store_errors import is_away
 from puma.registry.tombstones import tombstones
@@ -97,12 +97,12 @@ def promote(
         previous = next((item.version for item in rows if CHAMPION in item.aliases), None)
         if previous == row.version:
             return Promotion(dataset, row.version, previous, moved=False)
-        conditions = check_conditions(_gather(client, row, rows))
+        conditions = check_conditions(_gather(client, workspace, row, rows))
         unmet = [condition for condition in conditions if condition.state != "holds"]
         if unmet and reason is None:
             raise PromotionRefusedError(_refusal(row.version, unmet), conditions)
         overridden = tuple(condition.name for condition in unmet)
-        _write(client, row, previous, reason if unmet else None, overridden)
+        _write(client, row, previous, reason if unmet else None, conditions)
         client.set_registered_model_alias(row.name, CHAMPION, str(row.version))
     return Promotion(dataset, row.version, previous, True, conditions, overridden)
 
@@ -120,17 +120,34 @@ def _valid_reason(force: str | None) -> str | None:
     return reason
 
 
-def _gather(client: MlflowClient, row: RegisteredVersion, rows: list[RegisteredVersion]) -> Facts:
+def _gather(
+    client: MlflowClient,
+    workspace: Workspace,
+    row: RegisteredVersion,
+    rows: list[RegisteredVersion],
+) -> Facts:
     """Everything that the conditions depend on, from the store."""
     live = {item.version for item in rows}
     buried = tombstones(client, row.dataset).values()
     erased = [each.as_version for each in buried if each.version not in live]
+    versions = sorted([*rows, *erased], key=lambda item: item.version)
+    kept = {
+        each.deletion_digest: workspace.archived_request(row.dataset, each.deletion_digest)
+        for each in versions
+        if each.deletion_digest is not None
+    }
     return Facts(
         row=row,
         params=_params(client, row.run_id),
         weights=weights_or_error(row),
         certificate=check_fields(client, row),
-        versions=sorted([*rows, *erased], key=lambda item: item.version),
+        versions=versions,
+        accept=workspace.settings.promotion.accept,
+        requests={
+            digest: path.relative_to(workspace.root).as_posix()
+            for digest, path in kept.items()
+            if path.exists()
+        },
     )
 
 
@@ -155,20 +172,37 @@ def _refusal(version: int, unmet: list[Condition]) -> str:
     )
 
 
+def _note(
+    row: RegisteredVersion, now: str, reason: str | None, conditions: tuple[Condition, ...]
+) -> str | None:
+    """What the version's page has to say of its promotion; None if its audit says all."""
+    if reason is not None:
+        overridden = ", ".join(each.name for each in conditions if each.state != "holds")
+        return f"**Promoted by force** on {now}, past {overridden}: {reason}"
+    if row.verdict not in UNSHOWN:
+        return None
+    (instead,) = (each.detail for each in conditions if each.name == TARGETS)
+    return (
+        f"**Promoted** on {now} although no audit could show that these rows are forgotten: they "
+        f"are too few. Checked instead: {instead}."
+    )
+
+
 def _write(
     client: MlflowClient,
     row: RegisteredVersion,
     previous: int | None,
     reason: str | None,
-    overridden: tuple[str, ...],
+    conditions: tuple[Condition, ...],
 ) -> None:
     """Everything but the alias."""
     name, version = row.name, str(row.version)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    if reason is not None:
-        note = f"**Promoted by force** on {now}, past {', '.join(overridden)}: {reason}"
+    note = _note(row, now, reason, conditions)
+    if note is not None:
         page = client.get_model_version(name, version).description
         client.update_model_version(name, version, add_note(page, note))
+    if reason is not None:
         client.set_model_version_tag(name, version, FORCED, reason)
     client.set_model_version_tag(name, version, PROMOTED_AT, now)
     stale = {SUPERSEDED_BY} if reason is not None else {SUPERSEDED_BY, FORCED}

@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from puma.errors import RegistryError
+from puma.lineage.records import RETRAIN
 from puma.registry.certificate.findings import Finding
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
     CHAMPION,
-    PASSED,
     VERDICT_REASON,
     WEIGHTS,
     RegisteredVersion,
 )
+from puma.removal import METHODS
+from puma.settings import ORIGINAL, original_of
 
 State = Literal["holds", "fails", "unknown"]
+TARGETS = "target margins"
+# Nothing was found, and nothing could have been found; the second is an earlier PUMA's word.
+UNSHOWN = ("indistinguishable", "inconclusive")
 BUDGETED = ("puma",)  # these methods promise how far the retained rows' loss may move
 ROUND_OFF = 1e-6  # nats; the losses of a drift are computed in single precision
 SHOWN = 8  # digits of a digest
@@ -49,6 +54,8 @@ class Facts:
         weights: The digest of the weights in its registered model, or why that cannot be loaded.
         certificate: The findings of :func:`~puma.registry.certificate.verify.check_fields`.
         versions: Every version of the model, erased ones included, oldest first.
+        accept: The verdicts that params.yaml accepts.
+        requests: Deletion digest -> path of the request, of those that the project keeps.
     """
 
     row: RegisteredVersion
@@ -56,6 +63,8 @@ class Facts:
     weights: str | RegistryError
     certificate: Sequence[Finding]
     versions: Sequence[RegisteredVersion]
+    accept: Sequence[str]
+    requests: Mapping[str, str]
 
 
 def check_conditions(facts: Facts) -> tuple[Condition, ...]:
@@ -63,15 +72,20 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
 
     The conditions, by name:
 
-    - audit: The verdict on a removal is ``passed``. An original removed nobody: its audit is
-      about later requests, which the last condition covers.
+    - audit: The verdict on a removal is one that ``promotion.accept`` names. An original removed
+      nobody: its audit is about later requests, which the last condition covers.
+    - target margins: Where the audit could show nothing (``indistinguishable``), something else
+      shows that the rows are forgotten: the method never saw them (retraining, SISA), or it took
+      them to their target margins. Other methods reach an unknown place.
     - budget: The retained rows' mean loss moved by no more than the method's budget. A method
       without a budget (retraining, SISA, Amnesiac ML) promises nothing of that loss; the
       verdict's limits on accuracy bound what it costs.
     - subject: The audit is about the weights in the registered model and about the request that
       the version answers. The weights of an original are those that were registered.
     - certificate: It agrees with the registry, so nobody edited any of the above since.
-    - requests: The version knows nobody whom another version has removed.
+    - requests: The version brings nobody back whom a version that serves or has served removed.
+
+    Whatever fails, the detail names the command by which a version that may serve is made.
     """
     row = facts.row
     if not row.method:
@@ -81,30 +95,123 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
         )
         return (Condition("registered by PUMA", "unknown", detail),)
     return (
-        _audit(row),
+        _audit(facts),
+        _target_margins(facts),
         _budget(row, facts.params),
         _subject(row, facts.weights),
         _certificate(facts.certificate),
-        _requests(row, facts.versions),
+        _requests(facts),
     )
 
 
-def _audit(row: RegisteredVersion) -> Condition:
+def _audit(facts: Facts) -> Condition:
+    row = facts.row
     if row.deletion_digest is None:
         return Condition("audit", "holds", "an original removed nobody: nothing to prove")
     if row.verdict is None:
         return Condition(
             "audit", "unknown", f"version {row.version} was never audited; run `dvc repro`"
         )
-    if not row.passed:
+    if row.verdict not in facts.accept:
         return Condition(
             "audit",
             "fails",
-            f"the verdict on version {row.version} is {row.verdict}, not {PASSED} "
-            f"({row.tags.get(VERDICT_REASON, 'no reason given')}); promote a version that passed, "
-            "or change the settings and run `dvc repro`",
+            f"the verdict on version {row.version} is {row.verdict}, not "
+            f"{' or '.join(facts.accept)} "
+            f"({row.tags.get(VERDICT_REASON, 'no reason given')}); {_way_out(facts)}",
         )
-    return Condition("audit", "holds", f"the verdict is {PASSED}")
+    if row.verdict in UNSHOWN:
+        detail = (
+            f"the verdict is {row.verdict}: so few rows that no audit could show whether they are "
+            "forgotten"
+        )
+        return Condition("audit", "holds", detail)
+    return Condition("audit", "holds", f"the verdict is {row.verdict}")
+
+
+def _target_margins(facts: Facts) -> Condition:
+    """Whether something other than the audit shows that the rows are forgotten, where it has to."""
+    row = facts.row
+    if row.deletion_digest is None or row.verdict not in {*UNSHOWN} & {*facts.accept}:
+        return Condition(TARGETS, "holds", "asked only where the audit could show nothing")
+    if _is_exact(row):
+        return Condition(
+            TARGETS, "holds", f"{row.method} never saw the removed rows: none to reach"
+        )
+    distance = row.metrics.get("level_distance")
+    tolerance = _number(facts.params.get("level_tolerance"))
+    if distance is None or tolerance is None:
+        return Condition(
+            TARGETS,
+            "fails",
+            f"{row.method} of version {row.version} took the rows to no target margins, so that "
+            f"nothing shows that they are forgotten; {_way_out(facts)}",
+        )
+    detail = (
+        f"the removed rows are {distance:.2g} logits from their target margins on average, of "
+        f"{tolerance:.2g} allowed"
+    )
+    if distance <= tolerance:
+        return Condition(TARGETS, "holds", detail)
+    if row.metrics.get("level_missed") == 0:
+        return Condition(
+            TARGETS, "holds", f"{detail}, but not above them by more than that: none is still known"
+        )
+    return Condition(TARGETS, "fails", f"{detail}; {_way_out(facts)}")
+
+
+def _is_exact(row: RegisteredVersion) -> bool:
+    return row.method in METHODS and METHODS[row.method].exact
+
+
+def _is_plain(row: RegisteredVersion) -> bool:
+    """Whether ``puma remove`` can remove from it; what was erased has no time of creation."""
+    return bool(row.created and row.method) and original_of(row.method) == ORIGINAL
+
+
+def _way_out(facts: Facts) -> str:
+    """How to get a version without the people of this one that may serve.
+
+    Retraining never saw them, and from the version that serves, nobody comes back.
+    """
+    row = facts.row
+    same = [each for each in facts.versions if each.deletion_digest == row.deletion_digest]
+    for other in reversed(same):
+        if CHAMPION in other.aliases:
+            return f"version {other.version}, which serves, was made for the same request"
+        if (
+            _is_exact(other)
+            and other.verdict in facts.accept
+            and not any(_has_served(each) for each in _not_known_to_lack(other, facts.versions))
+        ):
+            return (
+                f"version {other.version} ({other.method}) was made for the same request: "
+                f"`puma promote {row.dataset} {other.version}`"
+            )
+    bases = [each for each in facts.versions if _is_plain(each) and _same_data(each, row)]
+    serving = [each for each in bases if CHAMPION in each.aliases]
+    originals = [each for each in bases if each.method == ORIGINAL]
+    chosen = [*originals, *serving]
+    if not chosen:
+        return "nothing is registered to retrain from; run `dvc repro`"
+    command = _removal(facts, chosen[-1], row)
+    if any(each.method == RETRAIN and each.verdict not in facts.accept for each in same):
+        # The same command again would find that one.
+        seeds = [int(each.tags.get("puma.seed", 0)) for each in facts.versions]
+        return f"train it once more, with another seed: {command[:-1]} --seed {max(seeds) + 1}`"
+    return f"retrain without these people: {command}"
+
+
+def _removal(facts: Facts, base: RegisteredVersion, people_of: RegisteredVersion) -> str:
+    """The command that retrains ``base`` without the people whom another version removed."""
+    file = facts.requests.get(str(people_of.deletion_digest))
+    command = (
+        f"`puma remove --model models:/{base.name}/{base.version} --deletions {file or 'FILE'} "
+        f"--method {RETRAIN}`"
+    )
+    if file is None:
+        return f"(FILE: the request of version {people_of.version}) {command}"
+    return command
 
 
 def _budget(row: RegisteredVersion, params: Mapping[str, str]) -> Condition:
@@ -181,49 +288,91 @@ def _certificate(findings: Sequence[Finding]) -> Condition:
     return Condition("certificate", "holds", "it agrees with the registry")
 
 
-def _requests(row: RegisteredVersion, versions: Sequence[RegisteredVersion]) -> Condition:
-    """Whether the version knows people whom another version has removed.
+def _requests(facts: Facts) -> Condition:
+    """Whether people would come back whom a version that serves or has served removed.
 
-    Digests do not show who is in a request, so only what they rule out is judged:
+    A promotion may not undo a deletion that took effect, and one takes effect when its version
+    serves. A removal that never served, perhaps because it never passed, binds nobody: the
+    people of its request are known to the version that serves now, too, so that promoting
+    another one loses nothing. The detail says that they are still to be removed.
 
-    - A removal for another request that was registered later, or, if this is an original, at any
-      time from the same data: it removed people whom this version has seen.
-    - A removal for another request that has served and is as large as this one's or larger: this
-      request cannot contain it. (A request names everybody who was ever to be removed.)
+    Digests do not show who is in a request. A version is known to be without the people of
+    another one's request if it, or a version that it was made from, was made for the same
+    request. It is taken to be without them if it was registered later and
 
-    A version knows none of the people whom one of its ancestors removed. An original that was
-    trained later on other data is taken to be without them.
+    - it removed more rows from the same data (a request names everybody who was ever to be
+      removed), or
+    - its original was trained later, on other data.
     """
-    ancestors = _ancestors(row, versions)
-    for other in reversed(versions):
-        if (
-            other.deletion_digest in (None, row.deletion_digest)
-            or other.version == row.version
-            or other.version in ancestors
-        ):
-            continue
-        same_data = other.data_digest == row.data_digest
-        name = f"version {other.version} ({other.method})"
-        digest = str(other.deletion_digest)[:SHOWN]
-        if other.version > row.version or (row.deletion_digest is None and same_data):
-            return Condition(
-                "requests",
-                "fails",
-                f"{name} removed {other.n_removed} rows for another request, {digest}…, and "
-                f"version {row.version} was not made for it: it still knows these people; promote "
-                "a version that removed them",
-            )
-        served = other.promoted_at is not None or CHAMPION in other.aliases
-        if served and same_data and row.n_removed <= other.n_removed:
-            return Condition(
-                "requests",
-                "fails",
-                f"{name}, which has served, removed {other.n_removed} rows for request {digest}…; "
-                f"version {row.version} removed {row.n_removed} for another request, which cannot "
-                "contain them all: some people would come back; put everybody into one request "
-                "and run `dvc repro`",
-            )
-    return Condition("requests", "holds", "no other version is known to have removed more people")
+    row = facts.row
+    others = _not_known_to_lack(row, facts.versions)
+    served = [each for each in others if _has_served(each)]
+    if served:
+        other = served[-1]
+        return Condition(
+            "requests",
+            "fails",
+            f"version {other.version} ({other.method}), which "
+            f"{'serves' if CHAMPION in other.aliases else 'has served'}, removed "
+            f"{other.n_removed} rows for request {_short(other)}, and version {row.version} is not "
+            f"known to be without these people: they would come back; {_together(facts, other)}",
+        )
+    if not others:
+        return Condition(
+            "requests", "holds", "no other version is known to have removed more people"
+        )
+    newest = {each.deletion_digest: each for each in others}
+    notes = [
+        f"version {each.version} ({each.method}) removed {each.n_removed} rows for request "
+        f"{_short(each)} and never served; version {row.version} is not known to be without these "
+        f"people: if they are to be deleted, {_together(facts, each, next_step=True)}"
+        for each in newest.values()
+    ]
+    return Condition("requests", "holds", "; ".join(["nobody comes back", *notes]))
+
+
+def _together(facts: Facts, other: RegisteredVersion, *, next_step: bool = False) -> str:
+    """How to make one version without the people of this version and those of ``other``.
+
+    From this version if that is to serve meanwhile (``next_step``), else from ``other``.
+    """
+    row = facts.row
+    pairs = [(row, other), (other, row)] if next_step else [(other, row), (row, other)]
+    for base, people_of in pairs:
+        if _is_plain(base) and _same_data(row, other) and people_of.deletion_digest is not None:
+            return f"make one version without all of them: {_removal(facts, base, people_of)}"
+    return "put everybody into one request and run `dvc repro`"
+
+
+def _not_known_to_lack(
+    row: RegisteredVersion, versions: Sequence[RegisteredVersion]
+) -> list[RegisteredVersion]:
+    """The versions, oldest first, whose request may name people whom ``row`` still knows."""
+    line = [each for each in versions if each.version in {row.version, *_ancestors(row, versions)}]
+    lacked = {each.deletion_digest for each in line} | {row.deletion_digest, None}
+    first = min((each.version for each in line), default=row.version)
+    return [
+        other
+        for other in versions
+        if other.deletion_digest not in lacked
+        and not (
+            row.n_removed > other.n_removed and other.version < row.version
+            if _same_data(row, other)
+            else other.version < first
+        )
+    ]
+
+
+def _has_served(row: RegisteredVersion) -> bool:
+    return row.promoted_at is not None or CHAMPION in row.aliases
+
+
+def _same_data(row: RegisteredVersion, other: RegisteredVersion) -> bool:
+    return row.data_digest == other.data_digest
+
+
+def _short(row: RegisteredVersion) -> str:
+    return f"{str(row.deletion_digest)[:SHOWN]}…"
 
 
 def _ancestors(row: RegisteredVersion, versions: Sequence[RegisteredVersion]) -> set[int]:

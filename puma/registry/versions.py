@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 FINGERPRINT = "puma.fingerprint"
 VERDICT = "puma.verdict"
-PASSED = "passed"
 VERDICT_REASON = "puma.verdict_reason"
 UNRESOLVED = "puma.unresolved"
 WEIGHTS = "puma.weights_digest"
@@ -94,11 +93,6 @@ class RegisteredVersion:
     def weights_digest(self) -> str:
         """The digest of its weights when it was registered; empty if PUMA did not."""
         return self.tags.get(WEIGHTS, "")
-
-    @property
-    def passed(self) -> bool:
-        """Whether its audit passed."""
-        return self.verdict == PASSED
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that ``puma versions --json`` prints."""

@@ -127,6 +127,7 @@ class RemovalMethod(Strict, ABC):
         method: Its name in :data:`puma.removal.METHODS` and params.yaml.
         original: The kind of original that it removes from. Any other than the plain one is
             made by the method's own ``fit``, which records what ``remove`` will need.
+        exact: Whether no weight of what it makes was trained on the removed rows.
         training: How models are trained, the original included.
         seed: Of everything that the method draws.
 
@@ -136,6 +137,7 @@ class RemovalMethod(Strict, ABC):
 
     method: ClassVar[str]
     original: ClassVar[str] = ORIGINAL
+    exact: ClassVar[bool] = False
 
     training: TrainingSettings = TrainingSettings()
     seed: Seed = 0

@@ -20,6 +20,7 @@ class Retrain(RetrainSettings, RemovalMethod):
     """
 
     method = "retrain"
+    exact = True
 
     @property
     def idempotent(self) -> bool:

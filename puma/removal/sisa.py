@@ -51,6 +51,7 @@ class SISA(SisaSettings, RemovalMethod):
 
     method = "sisa"
     original = original_of("sisa")
+    exact = True
 
     @property
     def epochs_per_slice(self) -> int:

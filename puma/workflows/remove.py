@@ -74,6 +74,7 @@ def remove_request(
     *,
     method: str = "puma",
     budget: float | None = None,
+    seed: int | None = None,
     progress: bool = True,
 ) -> RemovalOutcome:
     """Remove the people of ``request`` from a registered version, audit, and register the result.
@@ -90,6 +91,8 @@ def remove_request(
         method: A method that needs no more than a model and its data.
         budget: By how much (nats) this removal may move the mean loss of the retain set; that of
             params.yaml if None.
+        seed: Of what the method draws, and of the weights that a training starts from; that of
+            the version if None. Retraining with another seed is another model of the same people.
         progress: Whether to show bars.
 
     Raises:
@@ -109,7 +112,9 @@ def remove_request(
     versions = registry.versions(dataset)
     parent = choose_version(versions, dataset, version_or_alias)
     identity = registry.identity(parent)
-    remover = removal_method(method, settings, seed=identity.seed, budget=budget)
+    remover = removal_method(
+        method, settings, seed=identity.seed if seed is None else seed, budget=budget
+    )
     refuse_other_kinds(identity, parent)
     refuse_broken_record(registry, parent)
     refuse_lost_key(workspace, versions)
@@ -143,9 +148,11 @@ def remove_request(
     # others lets them drift.
     forget_set = people.everybody if remover.idempotent else people.new
     model = registry.load_module(parent)
-    trained = Trained(model, forget_set.dataset, initial_model(identity))
+    initial = initial_model(identity.model_copy(update={"seed": remover.seed}))
+    trained = Trained(model, forget_set.dataset, initial)
     removal = remover.remove(trained, forget_set, progress=progress)
     record = removal_record(removal, people.everybody, identity, project_key(workspace.key))
+    record = record.model_copy(update={"seed": remover.seed})
     same = registry.find(dataset, record.fingerprint)
     if same is not None:  # the pipeline made it
         return outcome_of("in place", same.version)

@@ -157,7 +157,7 @@ def test_where_the_rows_left_no_trace_nothing_can_be_concluded(planted: Planted)
     found = margins(after[rows], planted.labels[rows])
     after[rows, planted.labels[rows]] += torch.from_numpy(wanted) - found
     report = audited(planted, after, evidence=evidence)
-    assert report.verdict.name == "inconclusive"
+    assert report.verdict.name == "indistinguishable"
     assert report.metrics["influence_told_apart"] == report.metrics["audit_passed"] == 0
     assert "30 rows cannot be told apart" in report.verdict.reason
 

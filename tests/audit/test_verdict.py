@@ -63,13 +63,14 @@ class Findings:
 
 LIKE_RETRAINED = Findings()
 STILL, PAST, LOST = "forgetting_incomplete", "over_forgotten", "utility_lost"
+UNTOLD = "indistinguishable"
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, PASSED),
-        ({"distinguishable": False}, "inconclusive"),
+        ({"distinguishable": False}, UNTOLD),
         # The influence: at most the limit, or chance where that is more, on either side.
         ({"influence": 0.25}, PASSED),
         ({"influence": 0.26}, STILL),
@@ -80,7 +81,7 @@ STILL, PAST, LOST = "forgetting_incomplete", "over_forgotten", "utility_lost"
         ({"influence": -0.39, "influence_chance": 0.4}, PASSED),
         ({"influence": -0.41, "influence_chance": 0.4}, PAST),
         ({"influence": 1.0, "distinguishable": False}, STILL),
-        ({"influence": 0.39, "influence_chance": 0.4, "distinguishable": False}, "inconclusive"),
+        ({"influence": 0.39, "influence_chance": 0.4, "distinguishable": False}, UNTOLD),
         # The relative confidence, counted from one half.
         ({"confidence": 0.79}, PASSED),
         ({"confidence": 0.81}, STILL),
@@ -127,8 +128,9 @@ def test_the_verdict_is_that_of_the_first_rule_that_holds(
     assert found.reason
 
 
-def test_there_are_five_verdicts_and_one_of_them_passes() -> None:
-    assert set(VERDICTS) == {PASSED, STILL, PAST, LOST, "inconclusive"}
+def test_there_are_six_verdicts_and_one_of_them_passes() -> None:
+    # The last is that of versions which an earlier PUMA audited.
+    assert set(VERDICTS) == {PASSED, STILL, PAST, LOST, UNTOLD, "inconclusive"}
     assert [Verdict(name, "").passed for name in VERDICTS].count(True) == 1
 
 
@@ -178,7 +180,7 @@ def test_a_model_nearer_than_retrained_ones_are_to_each_other_passes(
         ),
         ({"balanced": 0.5}, ("balanced accuracy", "0.500", "0.200 below", "0.700", "0.050")),
         ({"lost": (1, 3)}, ("class 1, 3", "every retrained model recognises some")),
-        ({"distinguishable": False}, ("17 rows", "0.10", "raise audit.models")),
+        ({"distinguishable": False}, ("these 17 rows", "0.10", "cannot show", "within the limits")),
         ({"influence": 0.07}, ("0.07", "0.10 by chance", "would have been found out")),
     ],
 )

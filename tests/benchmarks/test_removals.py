@@ -291,7 +291,7 @@ def test_verdicts_are_counted_by_size_and_method() -> None:
     rows = [
         ("radial", 8, "retrain", "passed"),
         ("radial", 8, "retrain", "passed"),
-        ("radial", 8, "retrain", "inconclusive"),
+        ("radial", 8, "retrain", "indistinguishable"),
         ("radial", 8, "puma", "over_forgotten"),
         ("radial", 3, "retrain", "passed"),
         ("german_credit", 8, "retrain", "passed"),
@@ -305,10 +305,10 @@ def test_verdicts_are_counted_by_size_and_method() -> None:
         ("german_credit", 8, "retrain"),
     ]
     assert found.set_index(keys).to_dict("index") == {
-        ("radial", 8, "retrain"): {"passed": 2, "inconclusive": 1, "over_forgotten": 0},
-        ("radial", 8, "puma"): {"passed": 0, "inconclusive": 0, "over_forgotten": 1},
-        ("radial", 3, "retrain"): {"passed": 1, "inconclusive": 0, "over_forgotten": 0},
-        ("german_credit", 8, "retrain"): {"passed": 1, "inconclusive": 0, "over_forgotten": 0},
+        ("radial", 8, "retrain"): {"passed": 2, "indistinguishable": 1, "over_forgotten": 0},
+        ("radial", 8, "puma"): {"passed": 0, "indistinguishable": 0, "over_forgotten": 1},
+        ("radial", 3, "retrain"): {"passed": 1, "indistinguishable": 0, "over_forgotten": 0},
+        ("german_credit", 8, "retrain"): {"passed": 1, "indistinguishable": 0, "over_forgotten": 0},
     }
 
 

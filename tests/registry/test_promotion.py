@@ -17,6 +17,8 @@ import pytest
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, promotion, register_all
+from puma.registry.certificate.build import read_artifact
+from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import PromotionRefusedError, promote
 from tests.audited import copy_of
 from tests.command import puma
@@ -27,7 +29,7 @@ from tests.registry.projects import (
     make_project,
     write_audit,
 )
-from tests.registry.served import answer, make_servable
+from tests.registry.served import amend, answer, make_servable
 
 NAME = f"puma-{DATASET}"
 
@@ -101,7 +103,7 @@ def test_promotions_one_after_another(servable: Workspace) -> None:
     start = datetime.now(UTC) - timedelta(seconds=1)
     done = promote(servable, DATASET, "challenger")
     assert (done.version, done.previous, done.moved, done.overridden) == (3, 1, True, ())
-    assert [condition.state for condition in done.conditions] == ["holds"] * 5
+    assert [condition.state for condition in done.conditions] == ["holds"] * 6
     assert champion(servable) == 3
     assert tags(servable, 1)["puma.superseded_by"] == "3"
     promoted = tags(servable, 3)
@@ -121,10 +123,10 @@ def test_promotions_one_after_another(servable: Workspace) -> None:
 
     closed = refused(servable, 1)
     assert closed.keys() == {"requests"}
-    assert "version 1 was not made for it: it still knows these people" in str(closed)
+    assert "version 1 is not known to be without these people: they would come back" in str(closed)
     result = puma(servable.root, "promote", DATASET, "1")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "requests fails: version 3 (puma) removed 3 rows" in result.stderr
+    assert "requests fails: version 3 (puma), which serves, removed 3 rows" in result.stderr
     assert '--force "a reason", which is written on the version' in result.stderr
     assert state(servable) == before
 
@@ -161,6 +163,38 @@ def test_two_at_once_leave_one_champion_and_one_superseded(servable: Workspace) 
     assert "puma.superseded_by" not in tags(servable, winner)
     assert tags(servable, loser)["puma.superseded_by"] == str(winner)
     assert tags(servable, 1)["puma.superseded_by"] == str(loser)
+
+
+def test_what_no_audit_could_show_is_said_wherever_somebody_looks(servable: Workspace) -> None:
+    reason = "nothing was found, and nothing could have been found"
+    write_audit(servable, "retrain", verdict="indistinguishable", reason=reason)
+    amend(servable, "puma", parameters={"level_tolerance": 0.5}, level_distance=2.0, level_missed=1)
+    write_audit(servable, "puma", verdict="indistinguishable", reason=reason)
+    register_all(servable, progress=False)
+    # The third has new parameters: it is another version.
+    closed = refused(servable, 4)
+    assert closed.keys() == {"target margins"}
+    assert "`puma promote toy 2`" in closed["target margins"][1]
+    assert tags(servable, 4)["puma.verdict_reason"] == reason
+
+    result = puma(servable.root, "promote", DATASET, "2")
+    assert result.exit_code == 0
+    assert "target margins: retrain never saw the removed rows: none to reach" in result.stdout
+    client = open_store(servable)
+    found = client.get_model_version(NAME, "2")
+    assert f"Audit: **indistinguishable**: {reason}." in found.description
+    when = found.tags["puma.promoted_at"]
+    assert found.description.endswith(
+        f"**Promoted** on {when} although no audit could show that these rows are forgotten: they "
+        "are too few. Checked instead: retrain never saw the removed rows: none to reach."
+    )
+    certificate = json.loads(read_artifact(client, found.run_id, "certificate.json") or "")
+    assert certificate["audit"]["verdict"] == "indistinguishable"
+    assert certificate["audit"]["reason"] == reason
+    page = read_artifact(client, found.run_id, "certificate.html") or ""
+    shown = page.index("What this certificate does not show")
+    assert page.index("<li>That the removed rows are forgotten. They are so few") > shown
+    assert verify_version(servable, DATASET, 2).conclusion == "holds"
 
 
 # --- what is refused ---
@@ -237,7 +271,7 @@ def test_force_is_written_on_the_version_and_stays(servable: Workspace) -> None:
     assert result.exit_code == 2
     result = puma(servable.root, "promote", DATASET, "1", "--force", "request\n  withdrawn")
     assert result.exit_code == 0
-    assert "FORCED requests: version 3 (puma) removed 3 rows" in result.stdout
+    assert "FORCED requests: version 3 (puma), which serves, removed 3 rows" in result.stdout
     assert result.stdout.endswith("puma-toy version 1 is champion now, after version 3\n")
     forced = tags(servable, 1)
     assert forced["puma.forced"] == "request withdrawn"

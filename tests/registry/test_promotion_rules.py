@@ -62,6 +62,8 @@ def facts(row: RegisteredVersion, *others: RegisteredVersion, **values: Any) -> 
         "weights": row.tags.get("puma.audited_weights", row.tags.get("puma.weights_digest", "")),
         "certificate": HOLDS,
         "versions": sorted([row, *others], key=lambda each: each.version),
+        "accept": ("passed", "indistinguishable"),
+        "requests": {REQUEST: "requests/one.csv", OTHER: "requests/other.csv"},
     }
     return Facts(**{**known, **values})
 
@@ -81,7 +83,7 @@ def test_a_removal_that_passed_may_serve(row: RegisteredVersion) -> None:
     others = [each for each in (ORIGINAL, RETRAIN, PUMA) if each is not row]
     conditions = check_conditions(facts(row, *others))
     assert [one.name for one in conditions] == [
-        *("audit", "budget", "subject", "certificate", "requests")
+        *("audit", "target margins", "budget", "subject", "certificate", "requests")
     ]
     assert {one.state for one in conditions} == {"holds"}
 
@@ -101,13 +103,109 @@ def test_a_version_that_puma_did_not_register_cannot_be_checked() -> None:
 # --- audit ---
 
 
-@pytest.mark.parametrize("verdict", ["forgetting_incomplete", "inconclusive", "utility_lost"])
+STUCK = ["forgetting_incomplete", "over_forgotten", "utility_lost", "inconclusive"]
+
+
+@pytest.mark.parametrize("verdict", STUCK)
 def test_any_other_verdict_fails(verdict: str) -> None:
     tags = {**PUMA.tags, "puma.verdict_reason": "0.93 of what it was"}
     found = unmet(facts(replace(PUMA, verdict=verdict, tags=tags), ORIGINAL))
     assert found.keys() == {"audit"}
     assert found["audit"][0] == "fails"
-    assert f"is {verdict}, not passed (0.93 of what it was); promote" in found["audit"][1]
+    detail = found["audit"][1]
+    assert f"is {verdict}, not passed or indistinguishable (0.93 of what it was); " in detail
+
+
+RETRAINED = (
+    "`puma remove --model models:/puma-toy/{} --deletions requests/one.csv --method retrain{}`"
+)
+
+
+@pytest.mark.parametrize("verdict", STUCK)
+def test_a_verdict_that_is_not_accepted_names_the_way_out(verdict: str) -> None:
+    row = replace(PUMA, verdict=verdict)
+
+    def way_out(row: RegisteredVersion, *others: RegisteredVersion, **values: Any) -> str:
+        return unmet(facts(row, *others, **values))["audit"][1].split("); ", 1)[1]
+
+    # The version retrained for the same request, if it may serve.
+    assert way_out(row, ORIGINAL, RETRAIN) == (
+        "version 2 (retrain) was made for the same request: `puma promote toy 2`"
+    )
+    # Else one is made: from the version that serves, so that nobody comes back.
+    champion = replace(answer(4, 2), aliases=("champion",))
+    assert way_out(row, ORIGINAL) == f"retrain without these people: {RETRAINED.format(1, '')}"
+    assert way_out(row, ORIGINAL, champion).endswith(RETRAINED.format(4, ""))
+    assert "retrain without" in way_out(row, ORIGINAL, RETRAIN, champion)
+    sisa = replace(champion, method="sisa")
+    assert way_out(row, ORIGINAL, sisa).endswith(RETRAINED.format(1, ""))
+    # One that failed, too, is not found again.
+    failed = replace(RETRAIN, verdict=verdict, tags={**RETRAIN.tags, "puma.seed": "6"})
+    again = f"train it once more, with another seed: {RETRAINED.format(1, ' --seed 7')}"
+    assert way_out(row, ORIGINAL, failed) == way_out(failed, ORIGINAL, row) == again
+    # What cannot be named is said.
+    assert "(FILE: the request of version 3) `puma remove" in way_out(row, ORIGINAL, requests={})
+    assert way_out(row).endswith("run `dvc repro`")
+    served = replace(RETRAIN, aliases=("champion",))
+    assert way_out(row, served) == "version 2, which serves, was made for the same request"
+
+
+def test_params_says_which_verdicts_are_accepted() -> None:
+    row = replace(PUMA, verdict="utility_lost")
+    assert unmet(facts(row, ORIGINAL, accept=("passed", "utility_lost"))) == {}
+    row = replace(RETRAIN, verdict="indistinguishable")
+    assert unmet(facts(row, ORIGINAL, accept=("passed",))).keys() == {"audit"}
+
+
+# --- target margins ---
+
+TOLERANCE = {"budget": "0.01", "level_tolerance": "0.5"}
+
+
+def untold(distance: float | None = None, missed: float = 0.0) -> RegisteredVersion:
+    """PUMA's removal of so few rows that its audit could show nothing."""
+    levels = {} if distance is None else {"level_distance": distance, "level_missed": missed}
+    return replace(PUMA, verdict="indistinguishable", metrics={**PUMA.metrics, **levels})
+
+
+@pytest.mark.parametrize(
+    ("distance", "missed", "holds"),
+    [(0.5, 0.0, True), (0.75, 0.0, True), (0.75, 1.0, False)],
+)
+def test_where_nothing_could_be_shown_the_target_margins_decide(
+    distance: float, missed: float, holds: bool
+) -> None:
+    found = unmet(facts(untold(distance, missed), ORIGINAL, params=TOLERANCE))
+    assert found.keys() == (set() if holds else {"target margins"})
+    if not holds:
+        state, detail = found["target margins"]
+        assert state == "fails"
+        assert "are 0.75 logits from their target margins on average, of 0.5 allowed" in detail
+        assert detail.endswith(RETRAINED.format(1, ""))
+
+
+@pytest.mark.parametrize("method", ["retrain", "sisa"])
+def test_a_method_that_never_saw_the_rows_has_no_margins_to_reach(method: str) -> None:
+    row = replace(RETRAIN, method=method, verdict="indistinguishable")
+    assert unmet(facts(row, ORIGINAL)) == {}
+
+
+@pytest.mark.parametrize("method", ["amnesiac", "puma_paper", "puma", "another"])
+def test_a_method_without_target_margins_ends_nobody_knows_where(method: str) -> None:
+    row = replace(untold(), method=method)
+    found = unmet(facts(row, ORIGINAL, params=TOLERANCE))
+    assert found.keys() == {"target margins"}
+    assert found["target margins"][0] == "fails"
+    assert "nothing shows that they are forgotten" in found["target margins"][1]
+    assert found["target margins"][1].endswith(RETRAINED.format(1, ""))
+
+
+def test_the_budget_binds_as_ever() -> None:
+    row = replace(untold(0.1), metrics={"level_distance": 0.1, "criterion_drift": 0.02})
+    assert unmet(facts(row, ORIGINAL, params=TOLERANCE)).keys() == {"budget"}
+
+
+# --- not audited ---
 
 
 def test_a_removal_without_a_verdict_cannot_be_checked() -> None:
@@ -209,21 +307,6 @@ def test_a_certificate_that_does_not_hold_fails() -> None:
 # --- requests ---
 
 
-def test_back_to_an_original_that_knows_removed_people_fails() -> None:
-    found = unmet(facts(ORIGINAL, RETRAIN, PUMA))
-    assert found.keys() == {"requests"}
-    state, detail = found["requests"]
-    assert state == "fails"
-    assert f"version 3 (puma) removed 3 rows for another request, {REQUEST[:8]}…" in detail
-    assert "version 1 was not made for it: it still knows these people; promote a" in detail
-
-
-def test_an_original_trained_later_on_other_data_is_taken_to_be_without_them() -> None:
-    later = replace(ORIGINAL, version=4, data_digest="c" * 64)
-    assert unmet(facts(later, ORIGINAL, RETRAIN, PUMA)) == {}
-    assert unmet(facts(replace(later, data_digest="d" * 64), PUMA)).keys() == {"requests"}
-
-
 def answer(number: int, n_removed: int, **values: Any) -> RegisteredVersion:
     """A removal for another request, which passed."""
     tags = {**PUMA.tags, "puma.audited_deletion": OTHER}
@@ -231,47 +314,118 @@ def answer(number: int, n_removed: int, **values: Any) -> RegisteredVersion:
     return replace(PUMA, **named, **values)
 
 
-def test_a_removal_for_an_earlier_request_fails() -> None:
-    later = answer(5, 5)
+def served(row: RegisteredVersion) -> RegisteredVersion:
+    return replace(row, **SERVES)
+
+
+def note(checked: Facts) -> str:
+    """What the condition says that holds."""
+    (found,) = (one for one in check_conditions(checked) if one.name == "requests")
+    assert found.state == "holds"
+    return found.detail
+
+
+def test_back_to_an_original_that_knows_removed_people_fails() -> None:
+    found = unmet(facts(ORIGINAL, RETRAIN, served(PUMA)))
+    assert found.keys() == {"requests"}
+    state, detail = found["requests"]
+    assert state == "fails"
+    assert (
+        f"version 3 (puma), which has served, removed 3 rows for request {REQUEST[:8]}…" in detail
+    )
+    assert "version 1 is not known to be without these people: they would come back" in detail
+    assert detail.endswith(RETRAINED.format(1, ""))
+
+
+def test_an_original_trained_later_on_other_data_is_taken_to_be_without_them() -> None:
+    later = replace(ORIGINAL, version=4, data_digest="c" * 64)
+    assert unmet(facts(later, ORIGINAL, RETRAIN, served(PUMA))) == {}
+    same_data = replace(later, data_digest="d" * 64)
+    assert unmet(facts(same_data, served(PUMA))).keys() == {"requests"}
+    # What is made from it is, too; what is made later from the old original is not.
+    child = answer(5, 1, parent_version=4, data_digest="c" * 64)
+    assert unmet(facts(child, ORIGINAL, served(PUMA), later)) == {}
+    new = served(answer(5, 9, parent_version=4, data_digest="c" * 64))
+    old = replace(PUMA, version=6, parent_version=1)
+    assert unmet(facts(old, ORIGINAL, later, new)).keys() == {"requests"}
+
+
+@pytest.mark.parametrize("verdict", [*STUCK, "passed", "indistinguishable", None])
+def test_a_removal_that_never_served_blocks_nobody(verdict: str | None) -> None:
+    """Version 3 serves nobody; promoting 2 over 1 means that fewer people are known."""
+    champion = replace(ORIGINAL, aliases=("champion",))
+    stuck = answer(4, 5, verdict=verdict)
+    checked = facts(RETRAIN, champion, stuck)
+    assert unmet(checked) == {}
+    assert note(checked) == (
+        f"nobody comes back; version 4 (puma) removed 5 rows for request {OTHER[:8]}… and never "
+        "served; version 2 is not known to be without these people: if they are to be deleted, "
+        "make one version without all of them: `puma remove --model models:/puma-toy/2 "
+        "--deletions requests/other.csv --method retrain`"
+    )
+
+
+@pytest.mark.parametrize("values", [SERVES, {"aliases": ("champion",)}])
+def test_a_removal_for_an_earlier_request_fails_after_a_later_one_served(
+    values: dict[str, Any],
+) -> None:
+    later = answer(5, 5, **values)
     found = unmet(facts(PUMA, ORIGINAL, RETRAIN, later))
     assert found.keys() == {"requests"}
-    assert "version 5 (puma) removed 5 rows for another request" in found["requests"][1]
+    detail = found["requests"][1]
+    assert "version 5 (puma), which " in detail
+    assert "removed 5 rows for request" in detail
+    # From the one that served, without this one's people, too.
+    assert detail.endswith(RETRAINED.format(5, ""))
     assert unmet(facts(later, ORIGINAL, RETRAIN, PUMA)) == {}
 
 
-@pytest.mark.parametrize("served", [SERVES, {"aliases": ("champion",)}])
+def test_the_way_to_one_version_without_all_starts_from_one_that_can_be_removed_from() -> None:
+    def way(later: RegisteredVersion, row: RegisteredVersion = PUMA) -> str:
+        return unmet(facts(row, ORIGINAL, later))["requests"][1]
+
+    other = "`puma remove --model models:/puma-toy/3 --deletions requests/other.csv"
+    erased = served(answer(5, 5, created=""))
+    assert other in way(erased)
+    assert other in way(served(answer(5, 5, method="sisa")))
+    sisa = replace(PUMA, method="sisa")
+    assert "put everybody into one request and run `dvc repro`" in way(erased, sisa)
+
+
+@pytest.mark.parametrize("values", [SERVES, {"aliases": ("champion",)}])
 @pytest.mark.parametrize(("n_removed", "holds"), [(4, True), (3, False), (1, False)])
 def test_a_request_that_cannot_contain_the_one_that_served_fails(
-    n_removed: int, holds: bool, served: dict[str, Any]
+    n_removed: int, holds: bool, values: dict[str, Any]
 ) -> None:
     """Three rows went before: one request that holds them and others is larger."""
-    found = unmet(facts(answer(5, n_removed), ORIGINAL, replace(PUMA, **served)))
+    found = unmet(facts(answer(5, n_removed), ORIGINAL, replace(PUMA, **values)))
     assert found.keys() == (set() if holds else {"requests"})
-    if not holds:
-        detail = found["requests"][1]
-        assert "version 3 (puma), which has served, removed 3 rows for request" in detail
-        assert f"version 5 removed {n_removed} for another request" in detail
-        assert "put everybody into one request and run `dvc repro`" in detail
 
 
 def test_a_demonstration_that_never_served_binds_nobody() -> None:
-    assert unmet(facts(answer(5, 1), ORIGINAL, RETRAIN, PUMA)) == {}
+    checked = facts(answer(5, 1), ORIGINAL, RETRAIN, PUMA)
+    assert unmet(checked) == {}
+    # It is noted once, for both versions that were made for it.
+    assert note(checked).count("never served") == 1
+    assert "version 3 (puma)" in note(checked)
 
 
 def test_a_removal_from_a_removal_knows_none_of_its_people() -> None:
-    parent = replace(PUMA, **SERVES)
+    parent = served(PUMA)
     child = answer(5, 1, parent_version=3)
     grandchild = replace(child, version=6, parent_version=5, deletion_digest="e3" * 32)
     grandchild = replace(grandchild, tags={**grandchild.tags, "puma.audited_deletion": "e3" * 32})
     assert unmet(facts(child, ORIGINAL, parent)) == {}
     assert unmet(facts(grandchild, ORIGINAL, parent, child)) == {}
+    # Nor whom another version for the request of its parent was without.
+    assert unmet(facts(child, ORIGINAL, PUMA, served(RETRAIN))) == {}
     # And its parent knows those of the child.
-    assert unmet(facts(parent, ORIGINAL, child)).keys() == {"requests"}
+    assert unmet(facts(parent, ORIGINAL, served(child))).keys() == {"requests"}
 
 
 def test_two_removals_for_the_same_request_may_follow_each_other() -> None:
-    assert unmet(facts(RETRAIN, ORIGINAL, replace(PUMA, **SERVES))) == {}
-    assert unmet(facts(PUMA, ORIGINAL, replace(RETRAIN, **SERVES))) == {}
+    assert unmet(facts(RETRAIN, ORIGINAL, served(PUMA))) == {}
+    assert unmet(facts(PUMA, ORIGINAL, served(RETRAIN))) == {}
 
 
 def test_a_refusal_says_whether_anything_fails() -> None:

@@ -15,6 +15,12 @@ STYLE = (
 )
 GROUPS = ("parameters", "parent", "deletion", "environment", "git")
 
+NOTHING_SHOWN = (
+    "That the removed rows are forgotten. They are so few that models trained with and without "
+    "them cannot be told apart: the audit found nothing, and could have found nothing. It shows "
+    "that the predictions differ from retrained models' by no more than chance."
+)
+
 
 def page(certificate: dict[str, Any], digest: str) -> str:
     """Write a certificate as HTML; ``digest`` is the SHA-256 of its canonical text."""
@@ -36,9 +42,10 @@ def page(certificate: dict[str, Any], digest: str) -> str:
         parts.append(
             f"<p>Audit: <strong>{escape(audit['verdict'])}</strong>: {escape(audit['reason'])}.</p>"
         )
-    parts.append(
-        f"<h2>What this certificate does not show</h2><ul>{_items(certificate['limits'])}</ul>"
-    )
+    limits = list(certificate["limits"])
+    if audit and audit["verdict"] == "indistinguishable":
+        limits.insert(0, NOTHING_SHOWN)
+    parts.append(f"<h2>What this certificate does not show</h2><ul>{_items(limits)}</ul>")
     parts.append(f"<h2>The version</h2>{_table(single)}")
     for name in GROUPS:
         if certificate[name]:
