@@ -389,3 +389,21 @@ def test_settings_cannot_be_changed() -> None:
 def test_a_path_that_no_file_can_have_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"cannot be read .*null.*; correct the path"):
         load_settings(Path("a\0b"))
+
+
+@pytest.mark.parametrize(
+    ("accept", "message"),
+    [
+        (["indistinguishable"], "promotion.accept must name passed"),
+        ([], "promotion.accept must name passed"),
+        (["passed", "fine"], "promotion.accept.1: Input should be 'passed', 'indistinguishable'"),
+    ],
+)
+def test_promotion_accepts_verdicts_and_what_passed_above_all(
+    tmp_path: Path, accept: list[str], message: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, {"promotion": {"accept": accept}})
+    assert message in str(caught.value)
+    kept = load(tmp_path, {"promotion": {"accept": ["utility_lost", "passed"]}})
+    assert kept.promotion.accept == ("utility_lost", "passed")

@@ -6,13 +6,16 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
+from puma.audit import Verdict
 from puma.errors import PumaError
 from puma.project.workspace import Workspace
 from puma.registry import register_all
+from puma.settings import VerdictName
 from tests.command import puma
 from tests.registry.fixtures import _default_store, filled, registered, template, workspace
 from tests.registry.projects import (
@@ -236,3 +239,20 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", get_args(VerdictName))
+@pytest.mark.parametrize("accept", [None, "[passed]"])
+def test_an_audit_ends_with_0_for_the_verdicts_that_may_serve(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, name: VerdictName, accept: str | None
+) -> None:
+    row = SimpleNamespace(version=3, method="puma")
+    report = SimpleNamespace(verdict=Verdict(name, "so it is"), metrics={}, unresolved={})
+    monkeypatch.setattr("puma.workflows.audit.audit_version", lambda *_, **__: (row, report))
+    if accept is not None:
+        with (workspace.root / "params.yaml").open("a") as params:
+            params.write(f"promotion: {{accept: {accept}}}\n")
+    may_serve = ("passed",) if accept else ("passed", "indistinguishable")
+    result = puma(workspace.root, "audit", DATASET, "3")
+    assert result.exit_code == (0 if name in may_serve else 1)
+    assert f"{name}: so it is" in result.stdout

@@ -45,7 +45,7 @@ FOUND = {
     "retrain": "passed",
     "amnesiac": "over_forgotten",
     "sisa": "utility_lost",
-    "puma": "indistinguishable",
+    "puma": "inconclusive",
 }
 
 
