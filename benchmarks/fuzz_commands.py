@@ -80,6 +80,7 @@ BAD: dict[str, tuple[str, ...]] = {
     "port": (*NUMBERS, "0", "-1", "65536", "1.5", "9" * 40),
     "host": ("nowhere.invalid", "a b", "a\0b", "999.1.1.1", LONG, "::1::", "http://127.0.0.1"),
     "force": ("", " "),
+    "seed": (*NUMBERS, "-1", "1.5", "4294967296", "9" * 40, "nan"),
 }
 FLAGS = ("as_json", "yes", "help")
 WIDTHS = ("1", "7", "20", "33", "80", "250", "0", "-5", "wide", "")
@@ -229,6 +230,7 @@ def _good_value(parameter: str) -> str:
         "budget": "0.5",
         "host": "127.0.0.1",
         "force": "a reason",
+        "seed": "1",
     }[parameter]
 
 

@@ -17,7 +17,8 @@ import annotated_types
 import yaml
 
 from benchmarks.fuzz_case import REFUSED, Case, text
-from puma.settings import Settings, Strict, load_settings
+from puma.removal import build_method
+from puma.settings import ORIGINAL, Settings, Strict, load_settings
 
 NOT_NUMBERS: tuple[Any, ...] = (True, False, "many", "", [], [1], {}, math.nan, math.inf, -math.inf)
 NOT_TEXTS: tuple[Any, ...] = (3, 2.5, True, [], ["mlp"], {"a": 1})
@@ -245,12 +246,13 @@ BAD_YAML: dict[str, str | bytes] = {
     "no originals": "originals: []\nversions: [retrain, puma]",
     "an original that no method needs": "originals: [original, sisa_original]\n"
     "versions: [original, sisa_original, retrain, puma]",
-    "an unknown method": "methods: [magic]\nversions: [original, magic]",
     "no datasets": "datasets: []",
     "a dataset with a slash": "datasets: [../german_credit]",
     "an empty name of a dataset": "datasets: ['']",
     "a model's number of members": "model: {members: 3}",
 }
+# What the table of methods has to refuse: puma/settings.py, a room below, does not know it.
+UNKNOWN_METHODS = ("magic", "PUMA", "", "../puma")
 PLACES = ("absent", "a folder", "a link to nowhere")
 
 
@@ -263,6 +265,7 @@ def params_cases(folder: Path, draw: random.Random) -> list[Case]:
         cases.append(made.case(f"good: {text(content)}", content, key, value))
     for name, spoilt in BAD_YAML.items():
         cases.append(made.case(name, spoilt, None, REFUSED))
+    cases += [made.unknown_method(name) for name in UNKNOWN_METHODS]
     of_settings = list(_setting_cases(made))
     draw.shuffle(of_settings)
     return [*cases, *of_settings]
@@ -275,11 +278,17 @@ def _setting_cases(made: _Files) -> Iterator[Case]:
         values = values_of(kind, default=default)
         for value in values.good:
             name = f"{key}: {text(value)}"
-            # No number of members is for the pipeline, which trains single models.
-            alone = key == "model.members" and value is not None
-            yield made.case(f"good: {name}", _file(key, value), key, REFUSED if alone else value)
+            wanted = REFUSED if _forbidden(key, value) else value
+            yield made.case(f"good: {name}", _file(key, value), key, wanted)
         for value in values.bad:
             yield made.case(f"bad: {key}: {text(value)}", _file(key, value), None, REFUSED)
+
+
+def _forbidden(key: str, value: Any) -> bool:
+    """Whether a rule forbids what the type allows."""
+    if key == "model.members":
+        return value is not None  # the pipeline trains single models
+    return key == "promotion.accept" and "passed" not in value
 
 
 def _file(key: str, value: Any) -> str:
@@ -306,6 +315,17 @@ class _Files:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         wanted = tuple(expected) if isinstance(expected, list) else expected
         return Case(name, _reading(path, key), wanted, folder=path.parent)
+
+    def unknown_method(self, name: str) -> Case:
+        path = self._next()
+        path.write_text(yaml.safe_dump({"methods": [name], "versions": [ORIGINAL, name]}))
+
+        def build() -> None:
+            settings = load_settings(path)
+            for method in settings.methods:
+                build_method(method, settings)
+
+        return Case(f"an unknown method: {text(name)}", build, REFUSED, folder=path.parent)
 
     def place(self, place: str) -> Case:
         path = self._next()

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
 
 from puma.errors import SettingsError
 
@@ -21,10 +31,21 @@ def _not_a_flag(value: Any) -> Any:
     return value
 
 
+def _named_plainly(name: str) -> str:
+    """Files, folders and registered models are named after it."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(
+            "expected a name of letters, digits, _, - and . that begins with no . or -"
+        )
+    return name
+
+
 Number = BeforeValidator(_not_a_flag)
 Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Number, Field(gt=0, lt=1)]
+PROBLEMS = 10  # of params.yaml in one message
+LONGEST = 110  # characters of a value in a message
 INT64 = Field(lt=2**63)  # no larger number fits into a tensor
 Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
@@ -237,10 +258,15 @@ class RetrainAfter(Strict):
 
 
 class Settings(Strict):
-    """Everything that params.yaml may say."""
+    """Everything that params.yaml may say.
+
+    ``methods`` are rows of :data:`puma.removal.METHODS`; ``build_method`` there refuses others.
+    """
 
     seed: Seed = 0
-    datasets: tuple[str, ...] = ("german_credit", "breast_cancer")
+    datasets: Annotated[
+        tuple[Annotated[str, AfterValidator(_named_plainly)], ...], Field(min_length=1)
+    ] = ("german_credit", "breast_cancer")
     originals: tuple[str, ...] = ("original",)
     methods: tuple[str, ...] = ("retrain", "puma")
     versions: tuple[str, ...] = ("original", "retrain", "puma")
@@ -302,8 +328,8 @@ def load_settings(path: Path) -> Settings:
     """Read and validate ``params.yaml``.
 
     Raises:
-        SettingsError: It cannot be read or used. The message names the file, every wrong key and
-            the value found; where it is no proper YAML, the line.
+        SettingsError: It cannot be read or used. The message names the file, at most ten wrong keys
+            and the values found; where it is no proper YAML, the line.
     """
     raw = _read_yaml(path)
     if not isinstance(raw, dict):
@@ -317,13 +343,15 @@ def load_settings(path: Path) -> Settings:
 
 
 def problems_of(error: ValidationError) -> str:
-    """Every wrong key, what is wrong with it, and the value found."""
-    return "; ".join(
-        f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {_shown(item['input'])})"
+    """The wrong keys, at most ten, what is wrong with each, and the value found."""
+    problems = [
+        f"{_cut('.'.join(map(str, item['loc'])))}: {item['msg']} (got {_shown(item['input'])})"
         if item["loc"]
         else item["msg"]  # of the whole file, which need not be repeated
         for item in error.errors()
-    )
+    ]
+    more = [f"and {len(problems) - PROBLEMS} more"] if len(problems) > PROBLEMS else []
+    return "; ".join(problems[:PROBLEMS] + more)
 
 
 class _Constructor(SafeConstructor):
@@ -343,13 +371,25 @@ class _Constructor(SafeConstructor):
             raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
         return found
 
-    def check_mapping_key(
-        self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any
-    ) -> bool:
-        if key in mapping:
-            problem = f"the key {key!r} is there twice, and only one can count"
-            raise ConstructorError(problem=problem, problem_mark=key_node.start_mark)
-        return super().check_mapping_key(node, key_node, mapping, key, value)
+    def flatten_mapping(self, node: Any) -> Any:
+        """Refuse a repeated key before merges are put in: beside one, the last would count."""
+        seen = set()
+        # A node that another one merges comes twice, the second time with its own merges put in.
+        for key_node, _ in node.value if getattr(node, "merge", None) is None else ():
+            if not isinstance(key_node, ScalarNode):
+                continue
+            merges = key_node.tag == "tag:yaml.org,2002:merge"
+            key = key_node.value if merges else self.construct_object(key_node)
+            if key in seen:
+                problem = f"the key {key!r} is there twice, and only one can count"
+                raise ConstructorError(problem=problem, problem_mark=key_node.start_mark)
+            seen.add(key)
+        return super().flatten_mapping(node)
+
+
+# A set has no order and bytes are no text; pydantic would take them for what they are not.
+for _tag in ("binary", "omap", "pairs", "set"):
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_tag}", _Constructor.construct_undefined)
 
 
 def _read_yaml(path: Path) -> object:
@@ -392,5 +432,8 @@ def _shown(value: object) -> str:
     shorten.maxlevel = 3
     shorten.maxlist = shorten.maxtuple = shorten.maxdict = shorten.maxset = 20
     shorten.maxstring = shorten.maxother = shorten.maxlong = 100
-    shown = shorten.repr(value)
-    return shown if len(shown) <= 500 else f"{shown[:500]}..."
+    return _cut(shorten.repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

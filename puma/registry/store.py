@@ -131,7 +131,7 @@ def open_store(workspace: Workspace, *, create: bool = True) -> MlflowClient:
                 _refuse_file_store(workspace)
                 if create:
                     _create(workspace)
-            if (path := _sqlite_file(uri)) is not None and path.exists():
+            if (path := _sqlite_file(uri)) is not None:
                 _refuse_unknown_schema(path)
             client = connect(uri)
             _check_experiment(client, workspace, uri)
@@ -277,7 +277,10 @@ def _artifacts(workspace: Workspace) -> str:
 
 
 def _refuse_unknown_schema(path: Path) -> None:
-    """Check before MLflow: it would alter a newer database, and retry two minutes on a bad file."""
+    """Check before MLflow: it would alter a newer database, and retry two minutes on a bad file.
+
+    A missing file is made, empty, as MLflow would.
+    """
     import mlflow
 
     try:

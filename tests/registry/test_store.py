@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import mlflow
@@ -175,6 +176,18 @@ def test_two_processes_at_once_share_one_store(tmp_path: Path) -> None:
     answers = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], answers
     assert answers == [("1\n", ""), ("1\n", "")]  # and not a word of MLflow's migrations
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("store", ["sqlite:///", "sqlite:////proc/x.db"])
+def test_where_no_database_can_be_is_refused_at_once(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, store: str, create: bool
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    start = time.monotonic()
+    with pytest.raises(RegistryError, match=r"unable to open database file|there is no registry"):
+        open_store(workspace, create=create)
+    assert time.monotonic() - start < 10  # MLflow would try again for two minutes
 
 
 def test_a_relative_override_is_the_same_store_from_everywhere(
