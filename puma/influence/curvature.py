@@ -35,7 +35,7 @@ class Curvature:
         seed: Of the sample.
 
     Raises:
-        SettingsError: An unknown kind, a damping below 0, or a sample below one.
+        SettingsError: An unknown kind, a damping below 0, a sample below one, or a bad seed.
     """
 
     kind: str = "gauss_newton"
@@ -67,9 +67,10 @@ def sampled(examples: Examples, n: int, *, seed: int = 0) -> Examples:
 
     Raises:
         DataError: There are no examples.
-        SettingsError: n is below one.
+        SettingsError: n is below one, or a bad seed.
     """
     _require_positive(n)
+    require_seed(seed, SettingsError)
     require_examples(examples, "a sample")
     if n >= len(examples):
         return examples

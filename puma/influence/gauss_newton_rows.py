@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from puma.data.base import Examples
-from puma.errors import ModelError, SettingsError, SolverError
+from puma.errors import ModelError, SettingsError, SolverError, require_seed
 from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
 from puma.influence.layer_gradients import LayerRows
 
@@ -56,7 +56,7 @@ class GaussNewtonRows:
         batch_size: int | None = None,
         max_bytes: int = 2**30,
     ) -> None:
-        check_rows(rows, max_bytes)
+        check_rows(rows, seed, max_bytes)
         require_examples(examples, "the Gauss-Newton matrix")
         batches(flat, examples, batch_size)
         require_deterministic(flat, examples)
@@ -164,10 +164,11 @@ class GaussNewtonRows:
             )
 
 
-def check_rows(rows: int | None, max_bytes: int) -> None:
+def check_rows(rows: int | None, seed: int, max_bytes: int) -> None:
     """Raise SettingsError for settings that no :class:`GaussNewtonRows` can have."""
     if rows is not None and rows < 1:
         raise SettingsError(f"rows must be >= 1, or None for all, got {rows}")
+    require_seed(seed, SettingsError)
     if max_bytes < 1:
         raise SettingsError(f"max_bytes must be >= 1, got {max_bytes}")
 

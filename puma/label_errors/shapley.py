@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from puma.data.base import Dataset, Examples
-from puma.errors import ModelError, SettingsError
+from puma.errors import ModelError, SettingsError, require_seed
 from puma.influence import FlatModel
 from puma.influence.flat_model import batches
 from puma.label_errors.ranker import as_suspicion
@@ -74,6 +74,7 @@ class GShapley:
         for setting in ("permutations", "batch"):
             if getattr(self, setting) < 1:
                 raise SettingsError(f"{setting} must be >= 1, got {getattr(self, setting)}")
+        require_seed(self.seed, SettingsError)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise SettingsError(f"learning_rate must be finite and > 0, got {self.learning_rate}")
         if self.performance not in PERFORMANCES:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from puma.data.base import Dataset
+from puma.errors import SettingsError, require_seed
 from puma.influence import FlatModel
 from puma.influence.criteria import CRITERIA
 
@@ -64,7 +65,11 @@ def signal_strength(
 
     Returns:
         A number >= 0; inf when all halves agree, as a single example does with itself.
+
+    Raises:
+        SettingsError: A bad seed.
     """
+    require_seed(seed, SettingsError)
     kind = CRITERIA[criterion]
     examples = kind.over(dataset)
     n = len(examples)

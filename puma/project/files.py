@@ -7,8 +7,9 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from puma.errors import SettingsError
 
@@ -17,9 +18,17 @@ PRIVATE = 0o600  # of what names people or holds their rows
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
-    """Write ``content`` under a temporary name beside ``path``, flush it, then rename.
+    """Write ``content`` as :func:`written` does."""
+    with written(path, mode=mode) as stream:
+        stream.write(content)
 
-    Parent folders are created. ``mode`` is the permission of the file, less the umask.
+
+@contextmanager
+def written(path: Path, *, mode: int = PUBLIC) -> Iterator[BinaryIO]:
+    """Open a temporary name beside ``path`` to write to; flush and rename it at the end.
+
+    After an exception nothing is left of it, and a file at ``path`` stays. Parent folders are
+    created. ``mode`` is the permission of the file, less the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -27,7 +36,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from puma.data.base import Dataset
 from puma.errors import ModelError, SettingsError
 from puma.models.training import History, batch_sizes, train
+from puma.project.files import written
 from puma.removal.base import Patch, RemovalMethod, Trained
 from puma.removal.training_records import seal, sealed, unseal
 from puma.requests.deletion_set import DeletionSet
@@ -159,7 +160,7 @@ def _rows_file(path: Path, rows: int, columns: int, kind: np.dtype) -> Iterator[
 
     A mapped file would be simpler, but a full disk kills a process that writes to one.
     """
-    with path.open("wb") as stream:
+    with written(path) as stream:
         header = {
             "descr": np.lib.format.dtype_to_descr(kind),
             "fortran_order": False,

@@ -82,6 +82,8 @@ def test_woodbury_refuses_what_does_not_fit():
         Woodbury(rows=None, max_bytes=10_000).solve(operator, torch.ones(38, dtype=DOUBLE))
     with pytest.raises(SettingsError, match="rows must be >= 1, or None"):
         Woodbury(rows=0)
+    with pytest.raises(SettingsError, match=r"seed must be a whole number.*got -1"):
+        Woodbury(seed=-1)
     with pytest.raises(SettingsError, match="batch_size must be >= 1, got 0"):
         Woodbury(batch_size=0)
 
@@ -111,6 +113,7 @@ def test_lissa_that_diverges_or_is_too_slow_says_what_to_turn():
     for settings, named in (
         ({"steps": 0}, "steps must be >= 1, got 0"),
         ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number.*got -1"),
         ({"scale": 0.0}, "scale must be finite and > 0, got 0"),
         ({"tolerance": 0.0}, "tolerance must be between 0 and 1, got 0"),
     ):

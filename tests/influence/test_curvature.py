@@ -49,6 +49,8 @@ def test_a_sample_is_seeded_ordered_and_without_repetition():
     assert sampled(examples, 20) is sampled(examples, 99) is examples
     drawn = sum(sampled(examples, 5, seed=s).subject_ids.tolist().count("3") for s in range(400))
     assert 60 < drawn < 140  # 100 expected
+    with pytest.raises(SettingsError, match=r"seed must be a whole number.*got -1"):
+        sampled(examples, 8, seed=-1)
 
 
 SOLVERS = {

@@ -218,5 +218,7 @@ def test_bad_settings_are_refused():
         GaussNewtonRows(flat, examples, rows=0)
     with pytest.raises(SettingsError, match="max_bytes must be >= 1"):
         GaussNewtonRows(flat, examples, max_bytes=0)
+    with pytest.raises(SettingsError, match=r"seed must be a whole number.*got -1"):
+        GaussNewtonRows(flat, examples, seed=-1)
     with pytest.raises(DataError, match="needs at least one example, got 0"):
         GaussNewtonRows(flat, examples.subset(torch.tensor([], dtype=torch.long)))

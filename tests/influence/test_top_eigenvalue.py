@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from puma.errors import SolverError
+from puma.errors import SettingsError, SolverError
 from puma.influence.solvers.lissa import top_eigenvalue
 from tests.cases import Matrix, spectrum
 
@@ -36,6 +36,8 @@ def test_low_rank_is_exact_and_the_seed_decides():
     first, again, other = (top_eigenvalue(slow, products=4, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(SettingsError, match=r"seed must be a whole number.*got -1"):
+        top_eigenvalue(slow, seed=-1)
 
 
 def test_a_product_that_is_not_finite_is_refused():

@@ -145,6 +145,8 @@ def test_signal_strength_knows_no_scale_and_its_limits():
     assert signal_strength(flat, dataset, "training_loss", weight_decay=DECAY) < 1e-12
     single = replace(dataset, test=dataset.test.subset(torch.tensor([0])))
     assert signal_strength(flat, single, "validation_loss") == torch.inf
+    with pytest.raises(SettingsError, match=r"seed must be a whole number.*got -1"):
+        signal_strength(flat, dataset, "validation_loss", seed=-1)
 
 
 def test_criteria_are_over_the_rows_they_name():

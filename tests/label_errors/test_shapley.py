@@ -178,6 +178,7 @@ def test_weights_that_diverge_are_refused():
     [
         ({"permutations": 0}, "permutations must be >= 1, got 0"),
         ({"batch": 0}, "batch must be >= 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number.*got -1"),
         ({"learning_rate": 0}, "learning_rate must be finite and > 0, got 0"),
         ({"performance": "auc"}, "performance must be one of accuracy, loss, got 'auc'"),
         ({"tolerance": 0}, "tolerance must be finite and > 0, or None, got 0"),

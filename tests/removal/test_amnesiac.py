@@ -156,6 +156,28 @@ def test_records_keep_their_bound(dataset, tmp_path, dtype, width):
     assert size < written <= size + 2 * 128  # the files' headers
 
 
+class Interrupted(nn.Linear):
+    """Its user presses Ctrl-C in the eleventh step."""
+
+    steps = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.steps += self.training
+        if self.steps > 10:
+            raise KeyboardInterrupt
+        return super().forward(features)
+
+
+def test_an_interrupted_training_leaves_no_half_record(dataset, tmp_path):
+    method().fit(start(), dataset, records=tmp_path, progress=False)
+    names = ("updates.npy", "batches.npy")
+    before = [(tmp_path / name).read_bytes() for name in names]
+    with pytest.raises(KeyboardInterrupt):
+        method().fit(Interrupted(3, 2).double(), dataset, records=tmp_path, progress=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)  # and no manifest
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+
+
 def test_a_last_row_that_joins_the_batch_before_it_is_recorded_with_it(dataset):
     """Batch normalisation cannot take one row: of 57 rows, the last batch holds 9."""
     data = replace(dataset, train=dataset.train.subset(torch.arange(57)))

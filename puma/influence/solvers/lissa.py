@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from puma.errors import SettingsError, SolverError
+from puma.errors import SettingsError, SolverError, require_seed
 from puma.influence.operators import (
     LinearOperator,
     OverExamples,
@@ -64,6 +64,7 @@ class LiSSA:
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise SettingsError(f"{name} must be >= 1, got {count}")
+        require_seed(self.seed, SettingsError)
         if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
             raise SettingsError(f"scale must be finite and > 0, got {self.scale}")
         if not 0 < self.tolerance < 1:
@@ -157,8 +158,10 @@ def top_eigenvalue(operator: LinearOperator, *, products: int = 12, seed: int = 
         seed: Of the random start; the global random state is not used.
 
     Raises:
+        SettingsError: A bad seed.
         SolverError: A product is not finite.
     """
+    require_seed(seed, SettingsError)
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(operator.size, generator=generator, dtype=torch.float64)
     vector = (start / start.norm()).to(operator.dtype).to(device_of(operator))

@@ -60,7 +60,7 @@ class Woodbury:
     )
 
     def __post_init__(self) -> None:
-        check_rows(self.rows, self.max_bytes)
+        check_rows(self.rows, self.seed, self.max_bytes)
         if self.batch_size is not None and self.batch_size < 1:
             raise SettingsError(f"batch_size must be >= 1, got {self.batch_size}")
 
