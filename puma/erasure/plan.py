@@ -150,7 +150,7 @@ def plan_for(
     if not version.method:
         raise RegistryError(
             f"version {version.version} of {name} was not registered by PUMA, so that nothing "
-            "says which files are its; delete it with MLflow"
+            "says which files are its; delete it in MLflow's pages (`puma ui`)"
         )
     _refuse_copied(registry, version)
     return Plan(
@@ -176,6 +176,6 @@ def _refuse_copied(registry: Registry, version: RegisteredVersion) -> None:
         if (name, number) != (version.name, version.version):
             raise RegistryError(
                 f"version {number} of {name} is registered from the same run as version "
-                f"{version.version} of {version.name}; delete that one with MLflow first, if "
-                "nothing uses it"
+                f"{version.version} of {version.name}; if nothing uses that one, delete it in "
+                "MLflow's pages first (`puma ui`)"
             )

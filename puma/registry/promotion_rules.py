@@ -91,7 +91,7 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
     if not row.method:
         detail = (
             f"version {row.version} was not registered by PUMA, so nothing says whose rows it was "
-            "trained on; promote one that `puma versions` lists with a method"
+            f"trained on; promote one that `puma versions {row.dataset}` lists with a method"
         )
         return (Condition("registered by PUMA", "unknown", detail),)
     return (
@@ -99,7 +99,7 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
         _target_margins(facts),
         _budget(row, facts.params),
         _subject(row, facts.weights),
-        _certificate(facts.certificate),
+        _certificate(row, facts.certificate),
         _requests(facts),
     )
 
@@ -278,13 +278,14 @@ def _subject(row: RegisteredVersion, weights: str | RegistryError) -> Condition:
     return Condition("subject", "holds", f"weights {weights[:SHOWN]}…, as registered")
 
 
-def _certificate(findings: Sequence[Finding]) -> Condition:
+def _certificate(row: RegisteredVersion, findings: Sequence[Finding]) -> Condition:
+    see = f"see `puma verify {row.dataset} {row.version}`"
     for finding in findings:
         if finding.state == "fails":
-            detail = f"{finding.field}: {finding.detail}; see `puma verify`"
+            detail = f"{finding.field}: {finding.detail}; {see}"
             return Condition("certificate", "fails", detail)
         if finding.state == "unknown":
-            return Condition("certificate", "unknown", f"{finding.detail}; see `puma verify`")
+            return Condition("certificate", "unknown", f"{finding.detail}; {see}")
     return Condition("certificate", "holds", "it agrees with the registry")
 
 

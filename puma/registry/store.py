@@ -331,8 +331,8 @@ def _check_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> N
     if experiment.lifecycle_stage != "active":
         raise RegistryError(
             f"{without_password(uri)}: experiment {EXPERIMENT!r} was deleted, and the runs of "
-            "every version with it; restore it: MLFLOW_TRACKING_URI=<the store> mlflow "
-            f"experiments restore --experiment-id {experiment.experiment_id}"
+            f"every version with it; run `{OVERRIDE}='{without_password(uri)}' mlflow experiments "
+            f"restore --experiment-id {experiment.experiment_id}`"
         )
     if is_default():
         _refuse_moved(workspace, experiment.artifact_location)

@@ -42,8 +42,8 @@ def audit_version(
     if not version.method:
         raise AuditError(
             f"version {version.version} of {dataset!r} was not registered by PUMA, so that "
-            "nothing says what it was trained on; audit one that `puma versions` lists with a "
-            "method"
+            f"nothing says what it was trained on; audit one that `puma versions {dataset}` lists "
+            "with a method"
         )
     number = version.version if version.parent_version is None else version.parent_version
     parent = next((each for each in versions if each.version == number), None)

@@ -97,7 +97,7 @@ def test_a_version_that_puma_did_not_register_cannot_be_checked() -> None:
     (condition,) = check_conditions(facts(version(3, "")))
     assert (condition.name, condition.state) == ("registered by PUMA", "unknown")
     assert "version 3 was not registered by PUMA" in condition.detail
-    assert "promote one that `puma versions` lists with a method" in condition.detail
+    assert "promote one that `puma versions toy` lists with a method" in condition.detail
 
 
 # --- audit ---
@@ -297,10 +297,10 @@ def test_a_certificate_that_does_not_hold_fails() -> None:
     wrong = differs("audit.verdict", "over_forgotten", "passed", "the registry was changed")
     found = unmet(facts(PUMA, certificate=(wrong,)))
     detail = 'audit.verdict: expected "over_forgotten", found "passed": the registry was changed'
-    assert found == {"certificate": ("fails", f"{detail}; see `puma verify`")}
+    assert found == {"certificate": ("fails", f"{detail}; see `puma verify toy 3`")}
     absent = Finding("certificate", "unknown", "version 3 has no certificate")
     found = unmet(facts(PUMA, certificate=(absent,)))
-    detail = "version 3 has no certificate; see `puma verify`"
+    detail = "version 3 has no certificate; see `puma verify toy 3`"
     assert found == {"certificate": ("unknown", detail)}
 
 

@@ -207,7 +207,7 @@ def test_a_version_made_by_hand_is_refused(own: Workspace) -> None:
     source = client.get_model_version(f"puma-{DATASET}", "1").source
     made = client.create_model_version(f"puma-{DATASET}", source=source)
     message = (
-        rf"version {made.version} of 'coins' was not registered by PUMA.*`puma versions` lists"
+        rf"version {made.version} of 'coins' was not registered by PUMA.*`puma versions coins`"
     )
     with pytest.raises(AuditError, match=message):
         audit_version(own, DATASET, made.version)

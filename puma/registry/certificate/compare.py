@@ -257,6 +257,10 @@ def check_champion(row: RegisteredVersion, rows: Sequence[RegisteredVersion]) ->
     if due is actual:
         yield Finding(f"alias {CHAMPION}", "holds", "it serves")
     else:
-        why = "it was moved by hand, or a promotion was cut short; run `puma promote`"
+        command = f"puma promote {due.dataset} {due.version}"
+        why = (
+            f"it was moved by hand, or a promotion was cut short; run `{command}` or, where a "
+            f"condition forbids that, `{command} --force 'it was moved by hand'`"
+        )
         number = None if actual is None else actual.version
         yield differs(f"alias {CHAMPION}", due.version, number, why)

@@ -1,0 +1,216 @@
+"""The command that a refusal names can be run as it stands, and helps."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+
+from puma import cli
+from puma.project.workspace import Workspace
+from puma.registry import open_store, register_all
+from tests.audited import copy_of
+from tests.command import puma
+from tests.registry.fixtures import _default_store, template
+from tests.registry.projects import DATASET, copy_store, make_project
+from tests.registry.served import make_servable
+
+__all__ = ["_default_store", "template"]
+NAME = f"puma-{DATASET}"
+PACKAGE = Path(cli.__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def promotable(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Versions 1 original, which serves, 2 retrain, 3 puma. Shared: read it only."""
+    workspace = make_project(tmp_path_factory.mktemp("promotable") / "project")
+    copy_store(template, workspace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        make_servable(workspace)
+    return workspace
+
+
+@pytest.fixture
+def own(promotable: Workspace, tmp_path: Path) -> Workspace:
+    """Such a project of this test's own."""
+    return copy_of(promotable, tmp_path / "own")
+
+
+def named(text: str) -> list[list[str]]:
+    """The arguments of every `puma …` that a message names."""
+    return [shlex.split(found) for found in re.findall(r"`puma ([^`]+)`", " ".join(text.split()))]
+
+
+def refused(workspace: Workspace, *arguments: str, code: int = 2) -> Any:
+    result = puma(workspace.root, *arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+# --- every message of the package ---
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Place and command of every `puma …` in a string that is no docstring."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        texts = {
+            node.body[0].value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        inside = {
+            each
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)
+            for each in node.values
+        }
+        for node in ast.walk(tree):
+            if node in texts or node in inside:
+                continue
+            text = ""
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "1"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value
+            for arguments in named(text):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", shlex.join(arguments)
+
+
+def test_every_command_that_a_message_names_is_complete() -> None:
+    found = list(messages())
+    assert len(found) >= 5
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, click.Group)
+    for place, words in found:
+        name, *arguments = shlex.split(words)
+        try:
+            group.commands[name].make_context(name, arguments)
+        except click.UsageError as error:
+            pytest.fail(f"{place}: `puma {words}`: {error.format_message()}")
+
+
+# --- promote ---
+
+
+def test_a_version_of_somebody_else_leads_to_the_list(own: Workspace) -> None:
+    open_store(own).create_model_version(NAME, source="models:/m-0")
+    (command,) = named(refused(own, "promote", DATASET, "4").stderr)
+    listed = refused(own, *command, code=0).stdout
+    assert "retrain" in listed
+    assert refused(own, "promote", DATASET, "2", code=0).stdout.endswith(
+        "version 2 is champion now, after version 1\n"
+    )
+
+
+def test_a_changed_tag_leads_to_the_field(own: Workspace) -> None:
+    open_store(own).set_model_version_tag(NAME, "3", "puma.n_removed", "99")
+    (command,) = named(refused(own, "promote", DATASET, "3", code=1).stderr)
+    assert (
+        "FAILS       deletion.rows: expected 3, found 99" in refused(own, *command, code=1).stdout
+    )
+
+
+def test_a_missing_certificate_leads_to_the_pipeline_that_issues_it(own: Workspace) -> None:
+    open_store(own).delete_model_version_tag(NAME, "3", "puma.certificate")
+    text = refused(own, "promote", DATASET, "3").stderr
+    assert "run `dvc repro`, which issues those" in text
+    (command,) = named(text)
+    assert "run `dvc repro`, which issues those" in refused(own, *command).stdout
+    assert puma(own.root, "registered").exit_code == 1  # so the stage register runs
+    register_all(own, progress=False)
+    refused(own, "promote", DATASET, "3", code=0)
+
+
+def test_force_promotes_as_the_message_says(own: Workspace) -> None:
+    open_store(own).set_model_version_tag(NAME, "3", "puma.verdict", "utility_lost")
+    text = refused(own, "promote", DATASET, "3", code=1).stderr
+    (option,) = re.findall(r'--force "[^"]+"', text)
+    assert (
+        "FORCED audit" in refused(own, "promote", DATASET, "3", *shlex.split(option), code=0).stdout
+    )
+
+
+# --- verify ---
+
+
+@pytest.mark.parametrize("moved", ["by hand", "to what conditions forbid to leave", "not yet"])
+def test_a_champion_out_of_place_can_be_put_back(own: Workspace, moved: str) -> None:
+    client, due = open_store(own), 1
+    if moved == "not yet":  # a promotion that was cut short before its last step
+        client.set_model_version_tag(NAME, "3", "puma.promoted_at", "2026-01-01T00:00:00+00:00")
+        client.set_model_version_tag(NAME, "1", "puma.superseded_by", "3")
+        due = 3
+    else:
+        client.set_registered_model_alias(NAME, "champion", "3")
+    commands = named(refused(own, "verify", DATASET, str(due), code=1).stdout)
+    plain, forced = commands
+    if puma(own.root, *plain).exit_code != 0:
+        assert moved != "not yet"
+        refused(own, *forced, code=0)
+    assert int(client.get_model_version_by_alias(NAME, "champion").version) == due
+    assert "alias champion: it serves" in refused(own, "verify", DATASET, str(due), code=0).stdout
+
+
+# --- erase ---
+
+
+def test_a_champion_is_erased_after_the_promotion_that_the_refusal_names(own: Workspace) -> None:
+    (command,) = named(refused(own, "erase", DATASET, "1").stderr)
+    assert command[-1] == "VERSION"
+    refused(own, *command[:-1], "3", code=0)
+    refused(own, "erase", DATASET, "1", code=0)
+
+
+def test_what_only_mlflow_can_delete_leads_to_its_pages(
+    own: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_store(own)
+    twin = client.get_model_version(NAME, "2")
+    client.create_model_version(NAME, source="models:/m-0")
+    client.create_model_version(NAME, source=twin.source, run_id=twin.run_id)
+    started: list[Any] = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr("puma.cli.ui._refuse_busy", lambda *_: None)
+    for version in ("4", "2"):
+        (command,) = named(refused(own, "erase", DATASET, version).stderr)
+        refused(own, *command, code=0)
+    assert len(started) == 2
+    client.delete_model_version(NAME, "5")
+    refused(own, "erase", DATASET, "2", code=0)
+
+
+# --- any command ---
+
+
+def test_the_command_that_restores_a_deleted_experiment_works(
+    own: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+    from mlflow.cli import cli as mlflow
+
+    client = open_store(own)
+    client.delete_experiment(client.get_experiment_by_name("puma").experiment_id)
+    text = refused(own, "versions", DATASET).stderr
+    (command,) = re.findall(r"run `([^`]+)`", text)
+    assignment, program, *arguments = shlex.split(command)
+    assert program == "mlflow"
+    name, _, uri = assignment.partition("=")
+    monkeypatch.setenv(name, uri)
+    assert CliRunner().invoke(mlflow, arguments).exit_code == 0
+    monkeypatch.delenv(name)
+    refused(own, "versions", DATASET, code=0)
