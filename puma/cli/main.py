@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from puma.cli.common import REFUSED, SHOWN_IDS, may_show_ids
+from puma.cli.common import INTERRUPTED, REFUSED, SHOWN_IDS, may_show_ids
 from puma.cli.diagnostics import suspects
 from puma.cli.evidence import audit, verify
 from puma.cli.requests import remove, request
@@ -22,7 +22,10 @@ from puma.errors import DeletionError, PumaError
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose PUMA errors are a paragraph on stderr. All others keep their traceback."""
+    """Commands whose PUMA errors are a paragraph on stderr, and Ctrl-C a line.
+
+    All other errors keep their traceback.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with 2 after an error that PUMA raised on purpose."""
@@ -33,6 +36,9 @@ class CommandGroup(TyperGroup):
             if isinstance(error, DeletionError) and error.unknown_ids:
                 typer.echo(_unknown(error.unknown_ids), err=True)
             raise typer.Exit(REFUSED) from error
+        except KeyboardInterrupt as error:
+            typer.echo("\npuma: interrupted; run the same command again", err=True)
+            raise typer.Exit(INTERRUPTED) from error
 
 
 def _unknown(ids: tuple[str, ...]) -> str:

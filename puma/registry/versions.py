@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
+from puma.registry.store import experiment_id
 from puma.registry.store_errors import is_away
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+AT_ONCE = 200  # runs in one query
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,9 @@ def _number(value: str | None) -> int | None:
 
 def list_versions(client: MlflowClient, dataset: str) -> list[RegisteredVersion]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
-    aliases = find_aliases(client, dataset)
-    return [_described(client, found, aliases) for found in find_versions(client, dataset)]
+    aliases, found = find_aliases(client, dataset), find_versions(client, dataset)
+    metrics = _metrics_of(client, {each.run_id for each in found if each.run_id})
+    return [_described(each, aliases, metrics.get(each.run_id or "", {})) for each in found]
 
 
 def get_version(
@@ -173,7 +176,9 @@ def get_version(
 
 def registered_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
     """``found`` with its aliases and the metrics of its run."""
-    return _described(client, found, find_aliases(client, _dataset(found.name)))
+    metrics = _metrics_of(client, {found.run_id} if found.run_id else set())
+    aliases = find_aliases(client, _dataset(found.name))
+    return _described(found, aliases, metrics.get(found.run_id or "", {}))
 
 
 def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
@@ -186,21 +191,44 @@ def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
     return found
 
 
-def _metrics(client: MlflowClient, run_id: str | None) -> dict[str, float]:
-    """The finite metrics of a run; none where the run was deleted for good."""
+def _metrics_of(client: MlflowClient, run_ids: set[str]) -> dict[str, dict[str, float]]:
+    """Run -> its finite metrics; nothing of a run that was deleted for good.
+
+    Some hundreds of versions at once: a query for each would take seconds.
+    """
+    from mlflow.entities import ViewType
+
+    experiment, wanted, found = [experiment_id(client)], sorted(run_ids), {}
+    for start in range(0, len(wanted), AT_ONCE):
+        names = ", ".join(f"'{run_id}'" for run_id in wanted[start : start + AT_ONCE])
+        for run in client.search_runs(
+            experiment,
+            f"attributes.run_id IN ({names})",
+            run_view_type=ViewType.ALL,
+            max_results=AT_ONCE,
+        ):
+            found[run.info.run_id] = run.data.metrics
+    for run_id in run_ids - found.keys():  # of somebody's own experiment
+        found[run_id] = _metrics(client, run_id)
+    return {
+        run_id: {name: value for name, value in metrics.items() if math.isfinite(value)}
+        for run_id, metrics in found.items()
+    }
+
+
+def _metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     from mlflow.exceptions import MlflowException
 
     try:
-        logged = client.get_run(run_id).data.metrics if run_id else {}
+        return dict(client.get_run(run_id).data.metrics)
     except MlflowException as error:
         if is_away(error):
             raise
         return {}
-    return {name: value for name, value in logged.items() if math.isfinite(value)}
 
 
 def _described(
-    client: MlflowClient, found: ModelVersion, aliases: dict[str, int]
+    found: ModelVersion, aliases: dict[str, int], metrics: Mapping[str, float]
 ) -> RegisteredVersion:
     """Also of a version that somebody made by hand: what it does not say is blank."""
     tags = dict(found.tags)
@@ -216,7 +244,7 @@ def _described(
         verdict=tags.get(VERDICT),
         metrics={
             name: value
-            for name, value in _metrics(client, found.run_id).items()
+            for name, value in metrics.items()
             if name not in tags.get(UNRESOLVED, "").split()
         },
         data_digest=tags.get("puma.data_digest", ""),

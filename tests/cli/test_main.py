@@ -153,6 +153,39 @@ def test_other_errors_keep_their_traceback(
     assert not isinstance(result.exception, PumaError)
 
 
+def test_ctrl_c_is_a_line_and_no_answer(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("puma.registry.missing", interrupted)
+    monkeypatch.setattr("puma.registry.Registry.open", interrupted)
+    monkeypatch.setattr("puma.registry.certificate.verify.verify_version", interrupted)
+    monkeypatch.setattr("puma.registry.promotion.promote", interrupted)
+    monkeypatch.setattr("puma.erasure.erase.erase", interrupted)
+    monkeypatch.setattr("puma.workflows.audit.audit_version", interrupted)
+    monkeypatch.setattr("puma.workflows.remove.remove_request", interrupted)
+    monkeypatch.setattr("puma.workflows.suspects.load_version", interrupted)
+    monkeypatch.setattr("puma.data.Dataset.load", interrupted)
+    model = ("--model", f"models:/puma-{DATASET}/1")
+    for command in (
+        ("registered",),
+        ("versions", DATASET),
+        ("compare", DATASET),
+        ("verify", DATASET, "1"),
+        ("promote", DATASET, "1"),
+        ("erase", DATASET, "1"),
+        ("audit", DATASET, "1"),
+        ("remove", *model, "--deletions", "x.csv"),
+        ("suspects", DATASET),
+        ("request", DATASET),
+    ):
+        result = puma(workspace.root, *command)
+        assert (result.exit_code, result.stdout) == (130, ""), command
+        assert result.stderr == "\npuma: interrupted; run the same command again\n"
+
+
 def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom puma.cli.main import app\ntry:\n    app(['--help'])\n"
