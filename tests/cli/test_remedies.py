@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -94,21 +93,20 @@ def messages() -> Iterator[tuple[str, str]]:
 def test_every_command_that_a_message_names_is_complete() -> None:
     found = list(messages())
     assert len(found) >= 5
-    group = typer.main.get_command(cli.app)
-    assert isinstance(group, click.Group)
+    group: Any = typer.main.get_command(cli.app)
     for place, words in found:
         name, *arguments = shlex.split(words)
         try:
             group.commands[name].make_context(name, arguments)
-        except click.UsageError as error:
-            pytest.fail(f"{place}: `puma {words}`: {error.format_message()}")
+        except Exception as error:  # typer's own copy of click has errors of its own
+            pytest.fail(f"{place}: `puma {words}`: {error}")
 
 
 # --- promote ---
 
 
 def test_a_version_of_somebody_else_leads_to_the_list(own: Workspace) -> None:
-    open_store(own).create_model_version(NAME, source="models:/m-0")
+    open_store(own).create_model_version(NAME, source=str(own.root))
     (command,) = named(refused(own, "promote", DATASET, "4").stderr)
     listed = refused(own, *command, code=0).stdout
     assert "retrain" in listed
@@ -181,7 +179,7 @@ def test_what_only_mlflow_can_delete_leads_to_its_pages(
 ) -> None:
     client = open_store(own)
     twin = client.get_model_version(NAME, "2")
-    client.create_model_version(NAME, source="models:/m-0")
+    client.create_model_version(NAME, source=str(own.root))
     client.create_model_version(NAME, source=twin.source, run_id=twin.run_id)
     started: list[Any] = []
     monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
