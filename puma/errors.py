@@ -62,6 +62,21 @@ def require_seed(seed: object, error: type[PumaError]) -> None:
         raise error(f"a seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
 
 
+def require_memory(needed: int, max_bytes: int, what: str, remedy: str) -> None:
+    """Raise SolverError when ``what``, a plural, takes more than ``max_bytes``; call it before."""
+    if needed > max_bytes:
+        raise SolverError(
+            f"{what} take {needed / 1e6:.4g} MB, max_bytes allows {max_bytes / 1e6:.4g} MB; "
+            f"{remedy}"
+        )
+
+
+def require_max_bytes(max_bytes: int) -> None:
+    """Raise SettingsError unless ``max_bytes`` allows something."""
+    if max_bytes < 1:
+        raise SettingsError(f"max_bytes must be >= 1, got {max_bytes}")
+
+
 def require_type(
     value: object, kind: type | tuple[type, ...], what: str, error: type[PumaError], remedy: str
 ) -> None:

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from puma.data.base import Examples
-from puma.errors import ModelError, SettingsError, SolverError, require_seed
+from puma.errors import (
+    ModelError,
+    SettingsError,
+    require_max_bytes,
+    require_memory,
+    require_seed,
+)
 from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
 from puma.influence.layer_gradients import LayerRows
 
@@ -155,13 +161,13 @@ class GaussNewtonRows:
         def needed(count: int) -> int:
             return count * self.size * item + 2 * count * count * 8  # AAᵀ and its factorisation
 
-        if needed(rows) > max_bytes:
-            most = int((((self.size * item) ** 2 + 64 * max_bytes) ** 0.5 - self.size * item) / 32)
-            raise SolverError(
-                f"{rows} rows of {self.size} parameters take {needed(rows) / 1e6:.4g} MB, "
-                f"max_bytes allows {max_bytes / 1e6:.4g} MB; lower rows to {most} or raise "
-                "max_bytes"
-            )
+        most = int((((self.size * item) ** 2 + 64 * max_bytes) ** 0.5 - self.size * item) / 32)
+        require_memory(
+            needed(rows),
+            max_bytes,
+            f"{rows} rows of {self.size} parameters",
+            f"lower rows to {most} or raise max_bytes",
+        )
 
 
 def check_rows(rows: int | None, seed: int, max_bytes: int) -> None:
@@ -169,8 +175,7 @@ def check_rows(rows: int | None, seed: int, max_bytes: int) -> None:
     if rows is not None and rows < 1:
         raise SettingsError(f"rows must be >= 1, or None for all, got {rows}")
     require_seed(seed, SettingsError)
-    if max_bytes < 1:
-        raise SettingsError(f"max_bytes must be >= 1, got {max_bytes}")
+    require_max_bytes(max_bytes)
 
 
 def _draw(preference: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,14 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
-from puma.errors import DataError, ModelError, SettingsError, SolverError
+from puma.errors import (
+    DataError,
+    ModelError,
+    SettingsError,
+    SolverError,
+    require_max_bytes,
+    require_memory,
+)
 from puma.label_errors.ranker import as_suspicion
 from puma.models.predictions import logits
 
@@ -60,6 +67,7 @@ class Representer:
         regularisation: Of the refit.
         tolerance: On the largest entry of the refit's gradient.
         max_iterations: Of L-BFGS.
+        max_bytes: The memory for the features below the layer and for the logits.
 
     Raises:
         SettingsError: A setting cannot be used.
@@ -70,6 +78,7 @@ class Representer:
     regularisation: float = 0.003
     tolerance: float = 1e-10
     max_iterations: int = 10_000
+    max_bytes: int = 2**31
 
     def __post_init__(self) -> None:
         for setting in ("regularisation", "tolerance"):
@@ -78,6 +87,7 @@ class Representer:
                 raise SettingsError(f"{setting} must be finite and > 0, got {value}")
         if self.max_iterations < 1:
             raise SettingsError(f"max_iterations must be >= 1, got {self.max_iterations}")
+        require_max_bytes(self.max_bytes)
 
     def suspicion(
         self,
@@ -96,10 +106,10 @@ class Representer:
 
         Raises:
             ModelError: The model's logits are not the output of an nn.Linear.
-            SolverError: The fit does not reach ``tolerance``.
+            SolverError: The fit does not reach ``tolerance``, or takes more than ``max_bytes``.
             DataError: Features are not finite, or the layer has no output for a label.
         """
-        features, classes = _features(model, examples)
+        features, classes = _features(model, examples, self.max_bytes)
         labels = examples.labels.cpu().numpy()
         if labels.max() >= classes:
             raise DataError(
@@ -169,10 +179,19 @@ def _curvature(features: np.ndarray, weights: np.ndarray, penalty: float) -> Lin
     return LinearOperator((weights.size, weights.size), matvec=product, dtype=weights.dtype)
 
 
-def _features(model: nn.Module, examples: Examples) -> tuple[np.ndarray, int]:
+def _features(model: nn.Module, examples: Examples, max_bytes: int) -> tuple[np.ndarray, int]:
     """((n, d) what enters the last layer in double precision, number of its outputs)."""
     model = copy.deepcopy(model).eval()
     layer = _last_linear(model, examples.features[:FEW])
+    n, d, classes = len(examples), layer.in_features + 1, layer.out_features
+    # Features as the model has them, twice, in double precision, and with the constant; some
+    # arrays of logits, and what L-BFGS keeps.
+    require_memory(
+        8 * (3 * n * d + 6 * n * classes + 25 * classes * d),
+        max_bytes,
+        f"representer: the {d} features and {classes} logits of {n} rows",
+        "rank fewer rows, use ranker 'loss', or raise max_bytes",
+    )
     kept: list[Tensor] = []
     layer.register_forward_hook(lambda _, inputs, __: kept.append(inputs[0].detach().cpu()))
     logits(model, examples.features)

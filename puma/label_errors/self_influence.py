@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from puma.data.base import Dataset, Examples
-from puma.errors import SettingsError, SolverError
+from puma.errors import SettingsError, SolverError, require_max_bytes, require_memory
 from puma.influence import (
     ConjugateGradients,
     FlatModel,
@@ -68,8 +68,7 @@ class SelfInfluence:
         if self.method not in METHODS:
             raise SettingsError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         ConjugateGradients(tolerance=self.tolerance)  # checks the number
-        if self.max_bytes < 1:
-            raise SettingsError(f"max_bytes must be >= 1, got {self.max_bytes}")
+        require_max_bytes(self.max_bytes)
 
     def suspicion(self, model: nn.Module, dataset: Dataset, *, progress: bool = False) -> Tensor:
         """(n,) g_iᵀH⁻¹g_i, in nats.
@@ -103,13 +102,12 @@ class SelfInfluence:
         count, p = len(examples) * each, flat.size
         by_parameters = p <= count
         numbers = 2 * p * p if by_parameters else count * p + 2 * count * count
-        needed = 8 * numbers + 3 * CHUNK_BYTES
-        if needed > self.max_bytes:
-            raise SolverError(
-                f"self-influence of {p} parameters and {count} rows takes "
-                f"{needed / 1e6:.4g} MB, max_bytes allows {self.max_bytes / 1e6:.4g} MB; raise "
-                "max_bytes, rank fewer rows, freeze all but the last layers, or use method 'cg'"
-            )
+        require_memory(
+            8 * numbers + 3 * CHUNK_BYTES,
+            self.max_bytes,
+            f"self-influence: the matrices of {p} parameters and {count} rows",
+            "raise max_bytes, rank fewer rows, freeze all but the last layers, or use method 'cg'",
+        )
         if by_parameters:
             return _by_parameters(flat, examples, self.damping, each)
         return _by_examples(flat, examples, self.damping, self.max_bytes)

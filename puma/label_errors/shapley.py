@@ -16,7 +16,13 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from puma.data.base import Dataset, Examples
-from puma.errors import ModelError, SettingsError, require_seed
+from puma.errors import (
+    ModelError,
+    SettingsError,
+    require_max_bytes,
+    require_memory,
+    require_seed,
+)
 from puma.influence import FlatModel
 from puma.influence.flat_model import batches
 from puma.label_errors.ranker import as_suspicion
@@ -56,6 +62,7 @@ class GShapley:
         batch: How many permutations run side by side. It changes speed and memory, not the
             values: each permutation has a seed of its own.
         seed: Of the orders and the fresh weights.
+        max_bytes: The memory for the weights of a batch and for the credits, activations apart.
 
     Raises:
         SettingsError: A setting cannot be used.
@@ -69,12 +76,14 @@ class GShapley:
     tolerance: float | None = None
     batch: int = 25
     seed: int = 0
+    max_bytes: int = 2**31
 
     def __post_init__(self) -> None:
         for setting in ("permutations", "batch"):
             if getattr(self, setting) < 1:
                 raise SettingsError(f"{setting} must be >= 1, got {getattr(self, setting)}")
         require_seed(self.seed, SettingsError)
+        require_max_bytes(self.max_bytes)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise SettingsError(f"learning_rate must be finite and > 0, got {self.learning_rate}")
         if self.performance not in PERFORMANCES:
@@ -91,11 +100,13 @@ class GShapley:
 
         Raises:
             ModelError: A trainable module has no ``reset_parameters``, or the weights diverge.
+            SolverError: Weights and credits take more than ``max_bytes``.
         """
         return as_suspicion(-self._values(model, dataset, progress), self.name)
 
     def _values(self, model: nn.Module, dataset: Dataset, progress: bool) -> Tensor:
         n = len(dataset.train)
+        self._require_memory(FlatModel(model), n)
         credits = torch.zeros(0, n, dtype=torch.float64)
         settled = self.tolerance is None
         with tqdm(
@@ -147,6 +158,18 @@ class GShapley:
                 f"g_shapley: the weights diverged; lower learning_rate (now {self.learning_rate})"
             )
         return credits
+
+    def _require_memory(self, flat: FlatModel, n: int) -> None:
+        """Six copies of a batch's weights, two of all credits, three of a batch's orders."""
+        batch = min(self.batch, self.permutations)
+        item = torch.finfo(flat.dtype).bits // 8
+        require_memory(
+            6 * batch * flat.size * item + 8 * n * (2 * self.permutations + 3 * batch),
+            self.max_bytes,
+            f"g_shapley: {batch} models of {flat.size} parameters at once and the credits of {n} "
+            f"rows in {self.permutations} permutations",
+            "lower batch (the values stay), lower permutations, or raise max_bytes",
+        )
 
     @staticmethod
     def _error(credits: Tensor) -> float:

@@ -93,7 +93,7 @@ def test_bad_settings_are_refused():
         Curvature("fisher")
     with pytest.raises(SettingsError, match="damping must be finite and >= 0, got -1"):
         Curvature(damping=-1)
-    with pytest.raises(SettingsError, match="sample must be >= 1, got 0; None takes all"):
+    with pytest.raises(SettingsError, match="sample must be >= 1, got 0; pass an integer"):
         Curvature(sample=0)
     none = random_examples(3, 3).subset(torch.tensor([], dtype=torch.long))
     with pytest.raises(DataError, match="a sample needs at least one example, got 0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 import warnings
 from dataclasses import replace
 
@@ -77,6 +78,46 @@ def test_settings_are_checked(kind):
         kind(tolerance=float("nan"))
     with pytest.raises(SettingsError, match="max_iterations must be >= 1, got 0"):
         kind(max_iterations=0)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, "5.25e+04"), (3, "2.1e+05")])
+def test_slsqp_refuses_before_it_allocates(rows, size):
+    scores = torch.ones(rows, 25_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SolverError) as caught:
+            reweight(scores, torch.ones(rows), l1=0.1, l2=0.1, solver="slsqp")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    message = str(caught.value)
+    assert f"of 25000 points take {size} MB, max_bytes allows 2147 MB" in message
+    assert "use the reweighter 'exact'" in message
+    assert peak < 20e6
+    weights = reweight(scores, torch.ones(rows), l1=0.1, l2=0.1, solver="exact")
+    assert weights.shape == (25_000,)
+    with pytest.raises(SettingsError, match="max_bytes must be >= 1, got 0"):
+        SLSQP(max_bytes=0)
+
+
+def test_slsqp_runs_up_to_its_limit():
+    """scipy's workspace, as tracemalloc sees it, is within the estimate, and most of it."""
+    scores = torch.rand(1, 300, generator=torch.Generator().manual_seed(0))
+    few = {"max_iterations": 1, "require_convergence": False}
+    tracemalloc.start()
+    try:
+        with pytest.warns(UserWarning, match="did not converge"):
+            reweight(
+                scores, torch.ones(1), l1=0.1, l2=0.1, solver=SLSQP(max_bytes=84 * 300**2, **few)
+            )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.9 < peak / (84 * 300**2) < 1.1
+    with pytest.raises(SolverError, match="300 unknowns for the weights of 300 points"):
+        reweight(
+            scores, torch.ones(1), l1=0.1, l2=0.1, solver=SLSQP(max_bytes=84 * 300**2 - 1, **few)
+        )
 
 
 def test_the_certificate_by_hand():

@@ -93,6 +93,29 @@ def test_a_fit_that_does_not_arrive_is_refused():
         Representer(max_iterations=2).suspicion(mlp(), tiny())
 
 
+class CountsRows(nn.Linear):
+    """A last layer that counts the rows it has seen."""
+
+    seen = 0
+
+    def __deepcopy__(self, memo):
+        return self  # the ranker works on a copy
+
+    def forward(self, features):
+        self.seen += len(features)
+        return super().forward(features)
+
+
+def test_more_features_than_the_memory_holds_are_refused_before_they_are_computed():
+    model = nn.Sequential(CountsRows(3, 3, dtype=DOUBLE))
+    examples = random_examples(4_000, 3)
+    size = 8 * (3 * 4_000 * 4 + 6 * 4_000 * 3 + 25 * 3 * 4)
+    with pytest.raises(SolverError, match=r"4 features and 3 logits of 4000 rows take.*'loss'"):
+        Representer(max_bytes=size - 1).represent(model, examples)
+    assert model[0].seen < 200  # some rows tell which layer is the last
+    Representer(max_bytes=size).represent(model, examples)
+
+
 def test_bad_numbers_and_labels_are_refused():
     model = mlp()
     nn.init.constant_(model[0].weight, torch.inf)
@@ -115,6 +138,7 @@ def _huge():
         ({"regularisation": 0}, "regularisation must be finite and > 0, got 0"),
         ({"tolerance": -1}, "tolerance must be finite and > 0, got -1"),
         ({"max_iterations": 0}, "max_iterations must be >= 1, got 0"),
+        ({"max_bytes": 0}, "max_bytes must be >= 1, got 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):

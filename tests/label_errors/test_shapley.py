@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from puma.data import Dataset
-from puma.errors import ModelError, SettingsError
+from puma.errors import ModelError, SettingsError, SolverError
 from puma.influence import FlatModel
 from puma.label_errors import GShapley, NotSettledWarning
 from puma.label_errors.shapley import fresh
@@ -178,6 +178,7 @@ def test_weights_that_diverge_are_refused():
     [
         ({"permutations": 0}, "permutations must be >= 1, got 0"),
         ({"batch": 0}, "batch must be >= 1, got 0"),
+        ({"max_bytes": 0}, "max_bytes must be >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number.*got -1"),
         ({"learning_rate": 0}, "learning_rate must be finite and > 0, got 0"),
         ({"performance": "auc"}, "performance must be one of accuracy, loss, got 'auc'"),
@@ -187,3 +188,16 @@ def test_weights_that_diverge_are_refused():
 def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         GShapley(**settings)
+
+
+def test_more_models_than_the_memory_holds_are_refused_before_one_is_made():
+    model, dataset = mlp(), tiny()
+    parameters = FlatModel(model).size
+    with pytest.raises(
+        SolverError, match=rf"{10**9} models of {parameters} parameters.*lower batch"
+    ):
+        GShapley(permutations=10**9, batch=10**9).suspicion(model, dataset)
+    size = 6 * 2 * parameters * 8 + 8 * 13 * (2 * 3 + 3 * 2)
+    GShapley(permutations=3, batch=2, max_bytes=size).suspicion(model, dataset)
+    with pytest.raises(SolverError, match="the credits of 13 rows in 3 permutations"):
+        GShapley(permutations=3, batch=2, max_bytes=size - 1).suspicion(model, dataset)
