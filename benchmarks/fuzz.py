@@ -229,7 +229,7 @@ def main(
         print(f"seed {seed}, {row.family}:{row.index}, {row.outcome}: {row.name}\n    {row.detail}")
     print(f"{len(frame)} inputs, {len(failures)} failures, {frame['seconds'].sum():.0f} s")
     if not family:
-        write_text(output, frame.groupby(["family", "outcome"]).size().to_csv())
+        write_text(output, pd.DataFrame(lines, columns=heading).to_csv(index=False))
     raise typer.Exit(bool(len(failures)))
 
 
