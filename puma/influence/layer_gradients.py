@@ -97,47 +97,54 @@ def require_layers(
     return layers
 
 
-class LayerRows:
-    """Per-example gradients of a model's trainable parameters, side by side.
+class LayerSignals:
+    """What goes into every trainable layer, and the gradient of what comes out, example by example.
 
-    model: in eval mode, this object's own; its flags are changed. slices: where each parameter
-    goes, by name. Raises ModelError for a trainable layer without a rule.
+    model: in eval mode, this object's own; its flags are changed. solver: who asks, for errors.
+    Raises ModelError for a trainable layer without a rule.
+
+    Attributes:
+        layers: The trainable layers by name.
+        homes: For each layer, the names of its trainable parameters in the model.
     """
 
-    def __init__(self, model: nn.Module, slices: dict[str, slice]) -> None:
+    def __init__(self, model: nn.Module, solver: str) -> None:
         self._model = model
-        self._layers = require_layers(model, "woodbury")
-        # One tensor may be a parameter of several layers: it has one place, and they add up.
+        self.layers = require_layers(model, solver)
         names = {id(p): name for name, p in model.named_parameters()}
-        self._homes = {
+        self.homes = {
             name: {
-                key: slices[names[id(parameter)]]
+                key: names[id(parameter)]
                 for key, parameter in layer._parameters.items()
                 if parameter is not None and parameter.requires_grad
             }
-            for name, layer in self._layers.items()
+            for name, layer in self.layers.items()
         }
         model.requires_grad_(False)  # their own gradients are not wanted, and cost a third
 
-    def fill(self, rows: Tensor, features: Tensor, seeds: Tensor) -> None:
-        """Write J_iᵀ seeds_i into ``rows`` (B, p), which holds zeros; ``seeds`` is (B, classes).
+    def of(self, features: Tensor, seeds: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+        """Return (layer, what went in, J_iᵀ seeds_i by what came out), once per use of a layer.
 
-        Raises ModelError when a layer does not see one entry per example.
+        Both are (B, ...), as ``features``; ``seeds`` is (B, classes). Raises ModelError when a
+        layer does not see one entry per example.
         """
         taps: list[Tensor] = []
-        with torch.enable_grad(), self._recording(rows, taps):
+        found: list[tuple[str, Tensor, Tensor]] = []
+        with torch.enable_grad(), self._recording(len(features), taps, found):
             output = self._model(features)
-            if not taps:  # nothing that trains takes part in the output
-                return
-            torch.autograd.grad(output, taps, seeds, allow_unused=True)
+            if taps:  # else nothing that trains takes part in the output
+                torch.autograd.grad(output, taps, seeds, allow_unused=True)
+        return found
 
     @contextmanager
-    def _recording(self, rows: Tensor, taps: list[Tensor]) -> Iterator[None]:
-        def record(name: str, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    def _recording(
+        self, count: int, taps: list[Tensor], found: list[tuple[str, Tensor, Tensor]]
+    ) -> Iterator[None]:
+        def record(name: str, inputs: Any, output: Tensor) -> Tensor:
             (into,) = inputs
-            if into.shape[0] != len(rows):
+            if into.shape[0] != count:
                 raise ModelError(
-                    f"layer {name!r} got {into.shape[0]} entries for a batch of {len(rows)} "
+                    f"layer {name!r} got {into.shape[0]} entries for a batch of {count} "
                     "examples; per-example rows need one each, so use solver 'cg'"
                 )
             into = into.detach()
@@ -146,14 +153,18 @@ class LayerRows:
                 # an in-place activation may overwrite.
                 taps.append(torch.zeros_like(output, requires_grad=True))
                 output = output + taps[-1]
-            output.register_hook(lambda gradient: self._add(rows, name, layer, into, gradient))
+
+            def keep(gradient: Tensor) -> None:
+                found.append((name, into, gradient))
+
+            output.register_hook(keep)
             return output
 
         handles = [
             layer.register_forward_hook(
-                lambda layer, inputs, output, name=name: record(name, layer, inputs, output)
+                lambda _, inputs, output, name=name: record(name, inputs, output)
             )
-            for name, layer in self._layers.items()
+            for name, layer in self.layers.items()
         ]
         try:
             yield
@@ -161,12 +172,34 @@ class LayerRows:
             for handle in handles:
                 handle.remove()
 
-    def _add(self, rows: Tensor, name: str, layer: nn.Module, into: Tensor, out: Tensor) -> None:
-        kind = next(kind for kind in RULES if isinstance(layer, kind))
+
+class LayerRows:
+    """Per-example gradients of a model's trainable parameters, side by side.
+
+    model: in eval mode, this object's own; its flags are changed. slices: where each parameter
+    goes, by name. Raises ModelError for a trainable layer without a rule.
+    """
+
+    def __init__(self, model: nn.Module, slices: dict[str, slice]) -> None:
+        self._signals = LayerSignals(model, "woodbury")
+        # One tensor may be a parameter of several layers: it has one place, and they add up.
+        self._slices = slices
+
+    def fill(self, rows: Tensor, features: Tensor, seeds: Tensor) -> None:
+        """Write J_iᵀ seeds_i into ``rows`` (B, p), which holds zeros; ``seeds`` is (B, classes).
+
+        Raises ModelError when a layer does not see one entry per example.
+        """
         with torch.no_grad():
-            parts = RULES[kind](layer, into, out)
-            for key, home in self._homes[name].items():
-                rows[:, home] += parts[key].flatten(1)
+            for name, into, out in self._signals.of(features, seeds):
+                parts = layer_gradients(self._signals.layers[name], into, out)
+                for key, parameter in self._signals.homes[name].items():
+                    rows[:, self._slices[parameter]] += parts[key].flatten(1)
+
+
+def layer_gradients(layer: nn.Module, into: Tensor, out: Tensor) -> dict[str, Tensor]:
+    """(B, ...) gradients of the layer's "weight" and "bias", by its rule."""
+    return next(rule for kind, rule in RULES.items() if isinstance(layer, kind))(layer, into, out)
 
 
 def _patches(layer: nn.Conv2d, into: Tensor) -> Tensor:
