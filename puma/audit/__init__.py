@@ -23,7 +23,7 @@ from puma.audit.metrics import (
     tpr_at_fpr,
 )
 from puma.audit.plot_data import PlotData
-from puma.audit.population import Population, everybody, halves, train_population, without
+from puma.audit.population import everybody, halves, train_population, without
 from puma.audit.predictions import Predictions, predict
 from puma.audit.report import AuditReport, audit_removal
 from puma.audit.retraining import (
@@ -36,6 +36,7 @@ from puma.audit.retraining import (
 )
 from puma.audit.shadow import FEATURES, ShadowAttack, train_shadow_attack
 from puma.audit.verdict import PASSED, VERDICTS, Utility, Verdict, judge
+from puma.references import Population
 
 __all__ = [
     "ATTACKS",

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from torch import nn
+
 from puma.audit.attacks import ATTACKS, Attack
 from puma.audit.lira import LiRA
 from puma.audit.population import (
-    Mask,
-    Population,
     everybody,
     halves,
     seeds_of,
     train_population,
+    train_with_kernel,
     without,
 )
 from puma.audit.shadow import ShadowAttack
 from puma.data.base import Dataset
+from puma.models import build_model
 from puma.models.parallel import cores
+from puma.references import LeaveOutRidge, Pool, Population, leave_out_groups
+from puma.references.kernel_ridge import refuse_too_many_rows
+from puma.references.partitions import PARTS
+from puma.references.population import Mask
+from puma.references.short_training import COPIES, short_margins, starts_of, train_short
 from puma.removal import build_trainer
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Settings
 
 SHADOWS, WITH, WITHOUT = "shadows", "with", "without"
+POOL, POOL_EVERYBODY = "pool", "pool of everybody"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +98,92 @@ def train_references(
     )
 
 
+def train_pool(
+    dataset: Dataset,
+    settings: Settings,
+    *,
+    models: int = 32,
+    of_everybody: int = 16,
+    progress: bool = True,
+) -> Pool:
+    """Train the pool of the plain original, which serves every request.
+
+    Args:
+        dataset: The data.
+        settings: The model and the training.
+        models: How many, each without a quarter of the people; a multiple of 8.
+        of_everybody: How many with them all.
+        progress: Whether to show bars.
+
+    Raises:
+        SettingsError: There are more rows than a kernel can have.
+    """
+    seeds, n = _seeds(settings), len(dataset.train)
+    refuse_too_many_rows(n)
+    groups = leave_out_groups(dataset, models // PARTS, seed=seeds[POOL])
+    members = everybody(dataset, models)
+    for line, rows in zip(members, groups, strict=True):
+        line[rows] = False
+    trainer, jobs = build_trainer(ORIGINAL, settings), settings.audit.jobs or cores()
+    left_out, gram = train_with_kernel(
+        dataset,
+        members,
+        trainer,
+        settings.model,
+        seed=seeds[POOL],
+        jobs=jobs,
+        label="pool, each without a quarter",
+        progress=progress,
+    )
+    with_everybody = train_population(
+        dataset,
+        everybody(dataset, of_everybody),
+        trainer,
+        settings.model,
+        seed=seeds[POOL_EVERYBODY],
+        jobs=jobs,
+        label="pool, of everybody",
+        progress=progress,
+    )
+    nobody = np.zeros(0, dtype=np.int64)
+    begun = [build_model(settings.model, dataset, seed=seeds[POOL] + k) for k in range(COPIES)]
+    starts = starts_of(begun)
+    return Pool(
+        left_out,
+        with_everybody,
+        LeaveOutRidge.fit(gram, n),
+        short_margins(
+            dataset, begun[0], starts, [*groups, nobody], settings.training, progress=progress
+        ),
+        starts,
+        dataset.digest,
+    )
+
+
+def predict_references(
+    pool: Pool,
+    dataset: Dataset,
+    deletion_set: DeletionSet,
+    initial: nn.Module,
+    settings: Settings,
+    *,
+    progress: bool = True,
+) -> tuple[Population, Population]:
+    """What :func:`train_references` would return for the plain original, as the pool predicts it.
+
+    The half of the pool that steers removals has no part in it.
+
+    Raises:
+        AuditError: The pool is of other data.
+    """
+    pool.require(dataset)
+    rows = deletion_set.rows.numpy()
+    train_short(pool, dataset, initial, rows, settings.training, progress=progress)
+    found = pool.predict(rows, half="audit")
+    members = without(dataset, deletion_set, len(found.draws))
+    return pool.everybody, Population(found.draws, found.correct, members)
+
+
 def train_without(
     dataset: Dataset,
     deletion_set: DeletionSet,
@@ -124,4 +219,5 @@ def _train(
 
 
 def _seeds(settings: Settings) -> dict[str, int]:
-    return seeds_of(settings.seed, (SHADOWS, WITH, WITHOUT))
+    names = seeds_of(settings.seed, (SHADOWS, WITH, WITHOUT))
+    return names | seeds_of(settings.seed, (POOL, POOL_EVERYBODY))

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import norm
 
-from puma.audit.population import Population
 from puma.audit.predictions import Array, Predictions
 from puma.errors import AuditError
+from puma.references import Population
 
 FEWEST = 2  # models on each side: a spread needs two
 

@@ -2,88 +2,30 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
-from puma.audit.predictions import Array, predict
-from puma.data.base import Dataset, Examples
+from puma.audit.predictions import predict
+from puma.data.base import Dataset
 from puma.errors import AuditError
+from puma.influence.margin_gram import margin_gram
 from puma.models import build_model
 from puma.models.batched import stackable, train_many
 from puma.models.parallel import run_all
-from puma.project.files import PRIVATE, write_bytes
+from puma.references.population import Array, Mask, Population
 from puma.removal.base import RemovalMethod
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, ModelSettings
 
-Mask = NDArray[np.bool_]
 # At most so many models are trained in lockstep. A constant: rounding must not depend on jobs.
 LOCKSTEP = 32
+KERNEL_EVERY = 2  # of a pool's models, every second one is enough for their mean kernel
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Population:
-    """Predictions of k models for the same n rows: the training rows, then the test rows.
-
-    They are of single rows: keep the file as private as the data.
-
-    Attributes:
-        margins: (k, n) float64, see :func:`puma.models.predictions.margins`.
-        correct: (k, n) whether the most probable class is the label.
-        member: (k, n) whether the model was trained on the row.
-
-    Raises:
-        AuditError: Margins are not finite, or shapes disagree.
-    """
-
-    margins: Array
-    correct: Mask
-    member: Mask
-
-    def __post_init__(self) -> None:
-        shapes = {self.margins.shape, self.correct.shape, self.member.shape}
-        if len(shapes) != 1 or self.margins.ndim != 2 or not np.isfinite(self.margins).all():
-            raise AuditError(
-                f"a population needs finite margins and two masks of one shape (models, rows), "
-                f"got {sorted(shapes)}; train it again"
-            )
-
-    def __len__(self) -> int:
-        return len(self.margins)
-
-    def __repr__(self) -> str:
-        return f"Population(models={len(self)}, rows={self.margins.shape[1]})"
-
-    def save(self, path: Path) -> None:
-        """Write it, whole or not at all, for the owner alone."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, margins=self.margins, correct=self.correct, member=self.member)
-        write_bytes(path, buffer.getvalue(), mode=PRIVATE)
-
-    @classmethod
-    def load(cls, path: Path) -> Population:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            AuditError: The file is absent, or PUMA did not write it.
-        """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                return cls(stored["margins"], stored["correct"], stored["member"])
-        except FileNotFoundError as error:
-            raise AuditError(f"{path}: no such models; run `dvc repro`") from error
-        except Exception as error:  # numpy raises zip, pickle, key and value errors alike here
-            raise AuditError(
-                f"{path}: not a population written by PUMA ({error}); delete it and run `dvc repro`"
-            ) from error
+_Applied = tuple[Array, Mask, Array | None]
 
 
 def train_population(
@@ -115,6 +57,55 @@ def train_population(
     Raises:
         AuditError: ``members`` has another shape, or a model would see fewer than two rows.
     """
+    population, _ = _train(
+        dataset, members, trainer, model, seed=seed, jobs=jobs, label=label, progress=progress
+    )
+    return population
+
+
+def train_with_kernel(
+    dataset: Dataset,
+    members: Mask,
+    trainer: RemovalMethod,
+    model: ModelSettings,
+    *,
+    seed: int,
+    jobs: int = 1,
+    label: str = "models",
+    progress: bool = True,
+) -> tuple[Population, Array]:
+    """Train as :func:`train_population`, and average the models' kernels of the margins.
+
+    Returns:
+        The population, and (N, N) :func:`puma.influence.margin_gram` over every second model.
+    """
+    population, gram = _train(
+        dataset,
+        members,
+        trainer,
+        model,
+        seed=seed,
+        jobs=jobs,
+        label=label,
+        progress=progress,
+        every=KERNEL_EVERY,
+    )
+    assert gram is not None
+    return population, gram
+
+
+def _train(
+    dataset: Dataset,
+    members: Mask,
+    trainer: RemovalMethod,
+    model: ModelSettings,
+    *,
+    seed: int,
+    jobs: int,
+    label: str,
+    progress: bool,
+    every: int = 0,
+) -> tuple[Population, Array | None]:
     n = len(dataset.train) + len(dataset.test)
     if members.ndim != 2 or members.shape[1] != n or (members.sum(1) < 2).any():
         raise AuditError(
@@ -127,17 +118,27 @@ def train_population(
     size = LOCKSTEP if together else 1
     fit = _fit_together if together else _fit_one
     tasks = [
-        (dataset, members[start : start + size], trainer, model, seeds[start : start + size])
+        (
+            dataset,
+            members[start : start + size],
+            trainer,
+            model,
+            seeds[start : start + size],
+            [bool(every) and line % every == 0 for line in range(start, start + size)],
+        )
         for start in range(0, len(members), size)
     ]
     values = np.empty(members.shape)
     correct = np.empty(members.shape, dtype=bool)
+    grams: list[Array] = []
     with tqdm(total=len(members), desc=label, unit="model", disable=not progress) as bar:
         for place, found in run_all(fit, tasks, jobs=jobs):
-            for line, (margins, right) in enumerate(found, start=place * size):
+            for line, (margins, right, gram) in enumerate(found, start=place * size):
                 values[line], correct[line] = margins, right
+                if gram is not None:
+                    grams.append(gram)
                 bar.update()
-    return Population(values, correct, members)
+    return Population(values, correct, members), np.mean(grams, 0) if grams else None
 
 
 def _fit_together(
@@ -146,11 +147,12 @@ def _fit_together(
     trainer: RemovalMethod,
     settings: ModelSettings,
     seeds: list[int],
-) -> list[tuple[Array, Mask]]:
+    kernels: list[bool],
+) -> list[_Applied]:
     models = [build_model(settings, dataset, seed=seed) for seed in seeds]
     rows = [torch.from_numpy(line).nonzero()[:, 0] for line in members]
-    train_many(models, _pooled(dataset), rows, trainer.training, seeds=seeds, progress=False)
-    return [_applied(model, dataset) for model in models]
+    train_many(models, dataset.rows, rows, trainer.training, seeds=seeds, progress=False)
+    return [_applied(*each, dataset) for each in zip(models, kernels, strict=False)]
 
 
 def _fit_one(
@@ -159,28 +161,22 @@ def _fit_one(
     trainer: RemovalMethod,
     settings: ModelSettings,
     seeds: list[int],
-) -> list[tuple[Array, Mask]]:
-    (member,), (seed,) = members, seeds
-    seen = _pooled(dataset).subset(torch.from_numpy(member))
+    kernels: list[bool],
+) -> list[_Applied]:
+    (member,), (seed,), (kernel,) = members, seeds, kernels
+    seen = dataset.rows.subset(torch.from_numpy(member))
     data = Dataset(dataset.name, seen, dataset.test, dataset.classes)
     model = build_model(settings, dataset, seed=seed)
     own = trainer.model_copy(update={"seed": seed})
-    return [_applied(own.fit(model, data, progress=False).predictor, dataset)]
+    return [_applied(own.fit(model, data, progress=False).predictor, kernel, dataset)]
 
 
-def _applied(model: nn.Module, dataset: Dataset) -> tuple[Array, Mask]:
-    """The margins of every row, and whether the model predicts its label."""
+def _applied(model: nn.Module, kernel: bool, dataset: Dataset) -> _Applied:
+    """The margins of every row, whether the model predicts its label, and the kernel if wanted."""
     found = predict(model, dataset.train, dataset.test)
-    return found.margins, (found.after.argmax(1) == found.labels).numpy()
-
-
-def _pooled(dataset: Dataset) -> Examples:
-    parts = (dataset.train, dataset.test)
-    return Examples(
-        torch.cat([part.features for part in parts]),
-        torch.cat([part.labels for part in parts]),
-        np.concatenate([part.subject_ids for part in parts]),
-    )
+    correct = (found.after.argmax(1) == found.labels).numpy()
+    gram = margin_gram(model, dataset.rows).numpy() if kernel else None
+    return found.margins, correct, gram
 
 
 def everybody(dataset: Dataset, models: int) -> Mask:

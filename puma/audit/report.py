@@ -13,7 +13,6 @@ from puma.audit.attacks import loss_attack, two_model_attack
 from puma.audit.evidence import Evidence
 from puma.audit.metrics import auc_interval, rate, tpr_at_fpr, worst
 from puma.audit.plot_data import PlotData, plot_data_of
-from puma.audit.population import Population
 from puma.audit.predictions import Array, Predictions
 from puma.audit.retraining import (
     gap_to_retraining,
@@ -25,6 +24,7 @@ from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
 from puma.errors import AuditError
 from puma.models.metrics import auc
+from puma.references import Population
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 

@@ -255,6 +255,16 @@ class Dataset:
         return f"Dataset({self.name!r}, train={self.train!r}, test={self.test!r})"
 
     @property
+    def rows(self) -> Examples:
+        """All N rows: those for training, then those for testing."""
+        parts = (self.train, self.test)
+        return Examples(
+            torch.cat([part.features for part in parts]),
+            torch.cat([part.labels for part in parts]),
+            np.concatenate([part.subject_ids for part in parts]),
+        )
+
+    @property
     def digest(self) -> str:
         """SHA-256 of every row, label and owner of both splits, which identifies the data."""
         arrays = self._arrays()

@@ -21,8 +21,9 @@ def margin_gram(model: nn.Module, examples: Examples, *, seed: int = 0) -> Tenso
     Layer by layer, without a gradient of any single example where the layer is linear: what goes
     into it, a, and what its output's gradient is, b, give (a_i·a_j + 1)(b_i·b_j). Convolutions and
     normalisations contribute the product of their own gradients. A network with trainable
-    parameters elsewhere, or used in several places, is projected: K is estimated from the derivatives along random
-    directions, without bias and with a relative standard error of about √(2/512) on the diagonal.
+    parameters elsewhere, or used in several places, is projected: K is estimated from the
+    derivatives along random directions, without bias and with a relative standard error of about
+    √(2/512) on the diagonal.
 
     Args:
         model: In eval mode here, whatever it is in; not changed.

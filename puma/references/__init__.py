@@ -1,17 +1,11 @@
-"""Models trained once that tell, for every request, where models retrained without it would be.
+"""What models trained once tell of every request: where models retrained without it would be.
 
 ``removal``, ``audit`` and the rooms above them may import it.
 """
 
-from puma.references.kernel_ridge import MOST_ROWS, LeaveOutRidge
+from puma.references.kernel_ridge import LeaveOutRidge
 from puma.references.partitions import leave_out_groups
-from puma.references.pool import Pool, Prediction, train_pool
+from puma.references.pool import Half, Pool, Prediction
+from puma.references.population import Population
 
-__all__ = [
-    "MOST_ROWS",
-    "LeaveOutRidge",
-    "Pool",
-    "Prediction",
-    "leave_out_groups",
-    "train_pool",
-]
+__all__ = ["Half", "LeaveOutRidge", "Pool", "Population", "Prediction", "leave_out_groups"]

@@ -41,11 +41,7 @@ class LeaveOutRidge:
         Raises:
             SettingsError: There are more than :data:`MOST_ROWS` training rows.
         """
-        if n > MOST_ROWS:
-            raise SettingsError(
-                f"{n} training rows are more than the {MOST_ROWS} whose kernel fits in memory; set "
-                "puma.reference_models to a number of models, and audit.evidence to retrain"
-            )
+        refuse_too_many_rows(n)
         own = gram[:n, :n]
         shift = ridge * np.trace(own) / n
         return cls(gram[:, :n], np.linalg.inv(own + shift * np.eye(n)))
@@ -62,3 +58,12 @@ class LeaveOutRidge:
             coefficients = coefficients - self.inverse[:, rows] @ inner
         predicted: Array = self.kernel @ coefficients
         return predicted
+
+
+def refuse_too_many_rows(n: int) -> None:
+    """Raise SettingsError for more than :data:`MOST_ROWS` training rows."""
+    if n > MOST_ROWS:
+        raise SettingsError(
+            f"{n} training rows are more than the {MOST_ROWS} whose kernel fits in memory; "
+            "retrain for each request"
+        )

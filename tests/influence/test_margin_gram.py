@@ -10,7 +10,6 @@ from puma.influence.margin_gram import margin_gram
 from tests.cases import PROBLEMS, mlp, problem, random_examples
 from tests.oracles import dense_margin_gradients
 
-
 SHARED = ("tied", "repeated")  # a parameter belongs to several layers, or a layer is used twice
 
 

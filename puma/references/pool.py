@@ -1,0 +1,324 @@
+"""The pool: models that each leave out other people, and what they tell of any request.
+
+docs/method.md has the derivation and what was measured.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.data.base import Dataset
+from puma.errors import AuditError
+from puma.project.files import PRIVATE, write_bytes
+from puma.references.kernel_ridge import LeaveOutRidge
+from puma.references.partitions import PARTS
+from puma.references.population import Array, Mask, Population
+
+ANCHOR = 8.0  # the models of everybody count as so many of those that leave a row out
+SHRINKAGE = 1e-3  # of the regression on two surrogates, relative
+SMALL_SHARE = 0.02  # of the training rows: for fewer the kernel alone is as good or better
+PARTS_STORED = ("margins", "correct", "member")  # of a population
+
+Half = Literal["removal", "audit"]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction:
+    """What models retrained without a request are expected to predict.
+
+    Attributes:
+        margins: (N,) expected margins of every row, in logits.
+        draws: (k, N) margins of k such models: the expected ones, and deviations that models of
+            the pool showed from what the others of it predicted for them.
+        correct: (k, N) whether these predict the labels.
+        error: Root mean square error of ``margins``, in logits, beyond chance: estimated by
+            leaving partitions out.
+    """
+
+    margins: Array
+    draws: Array
+    correct: Mask
+    error: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pool:
+    """Models trained once, with the original, that serve every request.
+
+    A margin of a row that a model has not seen depends on which other rows it has not seen,
+    either. Surrogates say how: ridge regression with the kernel of the margins, refitted without
+    these rows, and for more than :data:`SMALL_SHARE` of the rows a short training without them.
+    The margin is regressed on them with a level of each row's own and common slopes, over the
+    models that left the row out, and, :data:`ANCHOR` times, the mean of the models of everybody.
+
+    One half of the partitions steers removals, and the other is for audits, so that no verdict
+    rests on the numbers that steered.
+
+    Attributes:
+        left_out: (k, N) models that each leave out a part of the people, four of every partition.
+        everybody: (w, N) models of everybody.
+        ridge: Kernel ridge regression of the margins.
+        short: (k + 1, N) mean margins of short trainings without the same rows, and of
+            everybody; see :mod:`puma.references.short_training`.
+        starts: (copies, p) initial weights of the short trainings.
+        data_digest: Of the dataset.
+        short_margins: Margins after short trainings without a request, by its rows: filled by
+            who trains them, so that a removal and its audit share them.
+
+    Raises:
+        AuditError: Shapes disagree.
+    """
+
+    left_out: Population
+    everybody: Population
+    ridge: LeaveOutRidge
+    short: Array
+    starts: Array
+    data_digest: str
+    short_margins: dict[bytes, Array] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        models, rows = self.left_out.margins.shape
+        partitions = models // PARTS
+        if models % PARTS or partitions < 4 or partitions % 2 or self.short.shape[0] != models + 1:
+            raise AuditError(
+                f"a pool has {PARTS} models for each of an even number of partitions, at least 4, "
+                f"got {models} models and {self.short.shape[0]} short trainings; train it again"
+            )
+        if (
+            not rows
+            == self.everybody.margins.shape[1]
+            == self.short.shape[1]
+            == len(self.ridge.kernel)
+        ):
+            raise AuditError("the parts of the pool are of different rows; train it again")
+
+    def __repr__(self) -> str:
+        return f"Pool(models={len(self.left_out)}, everybody={len(self.everybody)})"
+
+    @property
+    def n_train(self) -> int:
+        """How many of the rows are for training; they come first."""
+        return len(self.ridge.inverse)
+
+    def require(self, dataset: Dataset) -> None:
+        """Raise AuditError unless the pool was trained on ``dataset``."""
+        if self.data_digest != dataset.digest:
+            raise AuditError(
+                f"the pool was trained on other data than this {dataset.name!r}; run `dvc repro` "
+                "to train it on these"
+            )
+
+    def needs_short(self, rows: Rows) -> bool:
+        """Whether a request of these training rows takes short trainings."""
+        return len(rows) > SMALL_SHARE * self.n_train
+
+    def predict(self, rows: Rows, *, half: Half | None = None) -> Prediction:
+        """Predict the margins of models retrained without the (m,) training ``rows``.
+
+        Args:
+            rows: Ascending places of the request's training rows.
+            half: Which partitions to use; None takes all.
+
+        Raises:
+            AuditError: The request takes short trainings, and ``short_margins`` has none.
+        """
+        surrogates = [(self._ridge_features, self.ridge.without(rows))]
+        if self.needs_short(rows):
+            if rows.tobytes() not in self.short_margins:
+                raise AuditError(
+                    f"a request of {len(rows)} rows takes short trainings; call "
+                    "puma.references.train_short first"
+                )
+            surrogates.append((self.short, self.short_margins[rows.tobytes()]))
+        models = self._models(half)
+        margins, within = self._regress(models, surrogates, surrogates_at=None)
+        deviations, error = self._deviations(models, surrogates, within, rows)
+        seen = np.zeros(margins.shape, dtype=bool)
+        seen[: self.n_train] = True
+        seen[rows] = False
+        member = self.left_out.member[models]
+        of_members = _mean(self.left_out.margins[models], member.astype(float))
+        margins = np.where(seen, of_members, margins)
+        draws = margins + deviations
+        return Prediction(margins, draws, draws > self._threshold, error)
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all, for the owner alone: it holds predictions of rows."""
+        buffer = io.BytesIO()
+        np.savez_compressed(
+            buffer,
+            kernel=self.ridge.kernel.astype(np.float32),
+            inverse=self.ridge.inverse.astype(np.float32),
+            short=self.short,
+            starts=self.starts,
+            data_digest=self.data_digest,
+            **{
+                f"{name}_{part}": getattr(population, part)
+                for name, population in (("out", self.left_out), ("all", self.everybody))
+                for part in PARTS_STORED
+            },
+        )
+        write_bytes(path, buffer.getvalue(), mode=PRIVATE)
+
+    @classmethod
+    def load(cls, path: Path) -> Pool:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            AuditError: The file is absent, or PUMA did not write it.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                out, everybody = (
+                    Population(*(stored[f"{name}_{part}"] for part in PARTS_STORED))
+                    for name in ("out", "all")
+                )
+                ridge = LeaveOutRidge(
+                    stored["kernel"].astype(np.float64), stored["inverse"].astype(np.float64)
+                )
+                return cls(
+                    out,
+                    everybody,
+                    ridge,
+                    stored["short"],
+                    stored["starts"],
+                    str(stored["data_digest"]),
+                )
+        except FileNotFoundError as error:
+            raise AuditError(f"{path}: no such pool; run `dvc repro`") from error
+        except AuditError:
+            raise
+        except Exception as error:  # numpy raises zip, pickle, key and value errors alike here
+            raise AuditError(
+                f"{path}: not a pool written by PUMA ({error}); delete it and run `dvc repro`"
+            ) from error
+
+    @cached_property
+    def groups(self) -> list[Rows]:
+        """The ascending training rows that each model leaves out."""
+        return [np.flatnonzero(~line[: self.n_train]) for line in self.left_out.member]
+
+    @cached_property
+    def _ridge_features(self) -> Array:
+        """(k + 1, N) predictions of the kernel ridge regression for the same models."""
+        none = np.zeros(0, dtype=np.int64)
+        return np.stack([self.ridge.without(rows) for rows in (*self.groups, none)])
+
+    @cached_property
+    def _threshold(self) -> float:
+        """The margin that best divides right from wrong predictions: 0 for two classes."""
+        margins = np.concatenate([self.left_out.margins, self.everybody.margins])
+        correct = np.concatenate([self.left_out.correct, self.everybody.correct])
+        order = np.argsort(margins, axis=None)
+        values, right = margins.ravel()[order], correct.ravel()[order]
+        # Errors of the rule "right above value i": rights up to it, and wrongs above it.
+        errors = np.cumsum(right) + (~right).sum() - np.cumsum(~right)
+        if errors.min() >= (~right).sum():
+            return float(values[0]) - 1.0
+        best = int(errors.argmin())
+        if values[best] < 0 < values[min(best + 1, len(values) - 1)]:
+            return 0.0
+        return float(values[best])
+
+    def _models(self, half: Half | None) -> Rows:
+        """The models of the partitions of a half; each half has all scales."""
+        partition = np.arange(len(self.left_out)) // PARTS
+        if half is None:
+            return np.arange(len(partition))
+        return np.flatnonzero((partition + partition // 4) % 2 == (half == "audit"))
+
+    def _regress(
+        self,
+        models: Rows,
+        surrogates: list[tuple[Array, Array]],
+        *,
+        surrogates_at: Rows | None,
+    ) -> tuple[Array, Array]:
+        """Fit the regression over ``models``.
+
+        Returns:
+            (N,) the prediction at the request, or (j, N) at the models ``surrogates_at``; and
+            (k', N) the residuals of the fitted models, NaN where they saw the row.
+        """
+        everybody = self.everybody.margins.mean(0)
+        margins = np.vstack([self.left_out.margins[models], everybody])
+        lines = np.append(models, len(self.left_out))
+        known = [features[lines] for features, _ in surrogates]
+        weight = np.vstack([~self.left_out.member[models], np.full(len(everybody), ANCHOR)])
+        weight = weight.astype(float)
+        level, levels = _mean(margins, weight), [_mean(each, weight) for each in known]
+        trained = slice(0, self.n_train)
+        root = np.sqrt(weight)[:, trained]
+        target = ((margins - level)[:, trained] * root).ravel()
+        columns = np.stack(
+            [
+                ((each - mean)[:, trained] * root).ravel()
+                for each, mean in zip(known, levels, strict=True)
+            ],
+            1,
+        )
+        scale = np.sqrt(np.square(columns).sum(0))
+        scale[scale == 0] = 1.0
+        columns = columns / scale
+        gram = columns.T @ columns + SHRINKAGE * np.eye(len(scale))
+        slopes = np.linalg.solve(gram, columns.T @ target) / scale
+
+        def predicted(values: list[Array]) -> Array:
+            found = level
+            for slope, value, mean in zip(slopes, values, levels, strict=True):
+                found = found + slope * (value - mean)
+            return np.asarray(found)
+
+        fitted = predicted([each[:-1] for each in known])
+        residuals = np.where(weight[:-1] > 0, margins[:-1] - fitted, np.nan)
+        if surrogates_at is None:
+            return predicted([at for _, at in surrogates]), residuals
+        return predicted([features[surrogates_at] for features, _ in surrogates]), residuals
+
+    def _deviations(
+        self, models: Rows, surrogates: list[tuple[Array, Array]], within: Array, rows: Rows
+    ) -> tuple[Array, float]:
+        """(k', N) deviations of models from what the others predict for them, and the error.
+
+        A row that a model saw has no such deviation. Its own from the models that saw it stands
+        for it, as wide as the others' are on the request's rows: the rows of one model move
+        together, and this keeps them together.
+        """
+        out = ~self.left_out.member[models]
+        found = np.empty(out.shape)
+        partitions = models // PARTS
+        for partition in np.unique(partitions):
+            held = partitions == partition
+            predicted, _ = self._regress(models[~held], surrogates, surrogates_at=models[held])
+            found[held] = self.left_out.margins[models[held]] - predicted
+        own = self.left_out.margins[models]
+        of_members = own - _mean(own, (~out).astype(float))
+        trained = slice(0, self.n_train)
+        total = np.square(found[:, trained])[out[:, trained]].mean()
+        # Every row's level is fitted to as many models as leave it out, and the anchor.
+        counts = out.sum(0)[trained] + ANCHOR
+        freedom = float((1 - 1 / counts).mean())
+        chance = np.nanmean(np.square(within[:, trained])) / freedom
+        error = float(np.sqrt(max(0.0, total - chance)))
+        wide = np.sqrt(np.square(found[:, rows])[out[:, rows]].mean()) if len(rows) else 0.0
+        narrow = np.sqrt(np.square(of_members[:, rows])[~out[:, rows]].mean()) if len(rows) else 1.0
+        scaled = of_members * (wide / narrow if narrow > 0 else 1.0)
+        requested = np.zeros(out.shape[1], dtype=bool)
+        requested[rows] = True
+        return np.where(out, found, np.where(requested, scaled, of_members)), error
+
+
+def _mean(values: Array, weight: Array) -> Array:
+    """(N,) weighted means over the lines of (k, N); 0 where all weights are 0."""
+    total = weight.sum(0)
+    found: Array = (values * weight).sum(0) / np.where(total > 0, total, 1.0)
+    return found
