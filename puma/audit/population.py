@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -131,8 +132,11 @@ def _train(
     values = np.empty(members.shape)
     correct = np.empty(members.shape, dtype=bool)
     grams: list[Array] = []
-    with tqdm(total=len(members), desc=label, unit="model", disable=not progress) as bar:
-        for place, found in run_all(fit, tasks, jobs=jobs):
+    with (
+        tqdm(total=len(members), desc=label, unit="model", disable=not progress) as bar,
+        closing(run_all(fit, tasks, jobs=jobs)) as done,
+    ):
+        for place, found in done:
             for line, (margins, right, gram) in enumerate(found, start=place * size):
                 values[line], correct[line] = margins, right
                 if gram is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -24,14 +25,15 @@ def cores() -> int:
 
 def run_all(
     function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, jobs: int
-) -> Iterator[tuple[int, T]]:
+) -> Generator[tuple[int, T], None, None]:
     """Call ``function(*task)`` for every task, ``jobs`` at a time.
 
     With one job, or one task, this happens in this process and in order. Else it happens in
     fresh processes (a forked PyTorch can hang), so that ``function`` must be importable and the
     tasks picklable. Each has one thread in either case: the result does not depend on ``jobs``,
     and models this small would wait for their threads longer than they work. The first exception
-    is raised, and the tasks not yet begun are dropped.
+    is raised, and the tasks not yet begun are dropped. An interrupt, or closing this generator
+    early, ends the processes at once; they ignore an interrupt themselves.
 
     Yields:
         (place of the task, result), as each is done.
@@ -44,13 +46,19 @@ def run_all(
     with (
         _resource_tracker_ended(),
         ProcessPoolExecutor(
-            min(jobs, len(tasks)), mp_context=context, initializer=_end_with_parent
+            min(jobs, len(tasks)), mp_context=context, initializer=_belong_to_parent
         ) as pool,
     ):
-        places = {pool.submit(_one_thread, function, task): k for k, task in enumerate(tasks)}
+        others = set(multiprocessing.active_children())
         try:
+            with _interrupts_blocked():  # the processes are started here, and inherit it
+                places = {pool.submit(_one_thread, function, t): k for k, t in enumerate(tasks)}
             for future in as_completed(places):
                 yield places[future], future.result()
+        except (KeyboardInterrupt, GeneratorExit):
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
         finally:
             # Waits, too: a process of the pool that outlives this one keeps it from ending.
             pool.shutdown(cancel_futures=True)
@@ -73,8 +81,26 @@ def _resource_tracker_ended() -> Iterator[None]:
             tracker._stop()  # type: ignore[attr-defined]
 
 
-def _end_with_parent() -> None:
-    """End this process of a pool when its parent is killed; it would wait for tasks for ever."""
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Let an interrupt wait; a process that is started meanwhile gets none, not even in imports."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _belong_to_parent() -> None:
+    """Leave interrupts to the parent of this process of a pool, and end when that is killed.
+
+    Else an interrupt prints a traceback for each process, and one without a parent would wait for
+    tasks for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
