@@ -8,15 +8,21 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, jvp
 from torch.nn.functional import cross_entropy
 
 from puma.data.base import Examples
 from puma.errors import DataError, ModelError, SettingsError, require_type
+from puma.influence.derivative_support import (
+    differentiable_kernels,
+    require_finite,
+    require_supported,
+)
 
 BATCH_SIZE = 1024
 # Activations of a large batch of images leave the cache and page-fault: 3 times slower at 1024.
 CONVOLUTIONAL_BATCH_SIZE = 32
+FEW = 8  # examples that a model is tried on
 
 
 class FlatModel:
@@ -27,12 +33,14 @@ class FlatModel:
     done on a private copy, so the model's mode, buffers, gradients and flags cannot change.
 
     Raises:
-        ModelError: The model has no trainable parameters, parameters of several dtypes, or a
-            BatchNorm without running statistics, which makes examples depend on each other.
+        ModelError: The model has no trainable parameters, parameters of several dtypes or that
+            are not finite, or a layer that cannot be differentiated as influence needs.
     """
 
     def __init__(self, model: nn.Module) -> None:
         require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
+        require_supported(model)
+        require_finite(model)
         self._model = copy.deepcopy(model).eval()
         trainable = {
             name: parameter
@@ -50,12 +58,7 @@ class FlatModel:
                 f"trainable parameters must share one dtype and device, got {found}; "
                 "convert the model first"
             )
-        for name, module in self._model.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-                raise ModelError(
-                    f"{type(module).__name__} {name!r} keeps no running statistics, so one "
-                    "example's loss depends on its batch; train it with track_running_stats=True"
-                )
+        self._classes: int | None = None
         self._convolutional = any(
             isinstance(module, nn.modules.conv._ConvNd) for module in self._model.modules()
         )
@@ -115,18 +118,33 @@ class FlatModel:
         """
         values = self._parameters(vector)
         tensors = {holder: values[name] for holder, name in self._holders.items()}
-        output = functional_call(self._model, tensors, (features,), tie_weights=False)
+        with differentiable_kernels(self._model):
+            output = functional_call(self._model, tensors, (features,), tie_weights=False)
         if not isinstance(output, Tensor) or output.ndim != 2:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ModelError(
                 f"the model must return logits of shape (batch, classes), got {got}; "
                 "wrap it so that it does"
             )
+        if output.shape[1] < 2:
+            raise ModelError(
+                f"the model has {output.shape[1]} output per example, and cross-entropy needs one "
+                "for each class; give a model of two classes two outputs"
+            )
         return output
 
     def losses(self, vector: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """(B,) cross-entropy of each example at ``vector`` (p,), in nats."""
         return cross_entropy(self.logits(vector, features), labels, reduction="none")
+
+    @torch.no_grad()
+    def classes(self, features: Tensor) -> int:
+        """Count the outputs for an example, by one pass over the first of ``features``."""
+        if self._classes is None:
+            devices = range(torch.cuda.device_count()) if features.is_cuda else []
+            with torch.random.fork_rng(devices=devices):
+                self._classes = self.logits(self._vector, features[:1]).shape[1]
+        return self._classes
 
     def module(self, vector: Tensor) -> nn.Module:
         """Copy the model in eval mode, with its trainable parameters from ``vector`` (p,)."""
@@ -168,7 +186,7 @@ def batches(
 
     Raises:
         SettingsError: ``batch_size`` is below one.
-        DataError: The features have another dtype than the parameters.
+        DataError: The features have another dtype than the parameters, or a label has no output.
     """
     batch_size = flat.batch_size if batch_size is None else batch_size
     if batch_size < 1:
@@ -177,6 +195,11 @@ def batches(
         raise DataError(
             f"features are {examples.features.dtype} but the model is {flat.dtype}; "
             "convert one of them"
+        )
+    if len(examples) and (top := int(examples.labels.max())) >= flat.classes(examples.features):
+        raise DataError(
+            f"a label is {top}, but the model has {flat.classes(examples.features)} outputs; "
+            "give its last layer one per class"
         )
     if rows is not None:
         return (
@@ -189,22 +212,74 @@ def batches(
     return zip(examples.features.split(batch_size), examples.labels.split(batch_size), strict=True)
 
 
-def require_deterministic(flat: FlatModel, examples: Examples) -> None:
-    """Raise ModelError when two passes over the same examples give different logits.
+def require_consistent(flat: FlatModel, examples: Examples) -> None:
+    """Raise ModelError unless logits and derivatives of the first examples can be relied upon.
 
-    Eval mode silences nn.Dropout, but not ``functional.dropout(x)`` in a ``forward``. The global
-    random state is left as it was.
+    The logits must be finite, the same in two passes (eval mode silences nn.Dropout, but not
+    ``functional.dropout(x)`` in a ``forward``), and the same for an example alone as in a batch.
+    Forward and reverse mode must give the same derivatives. The global random state is left as
+    it was.
     """
-    few = examples.features[:8]
+    few = examples.features[:FEW]
     devices = range(torch.cuda.device_count()) if few.is_cuda else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        first, second = (flat.logits(flat.vector, few) for _ in range(2))
-    if not torch.equal(first, second):
+    with torch.random.fork_rng(devices=devices):
+        with torch.no_grad():
+            first, second = (flat.logits(flat.vector, few) for _ in range(2))
+            if not first.isfinite().all():
+                raise ModelError(
+                    f"the logits of {int((~first.isfinite()).any(1).sum())} of {len(few)} examples "
+                    "are NaN or infinite, though the weights are finite; check the model's buffers "
+                    "and the features"
+                )
+            if not torch.equal(first, second):
+                raise ModelError(
+                    "the model is random in eval mode: two passes over the same examples differ "
+                    f"by up to {float((first - second).abs().max()):.3g}; give functional.dropout "
+                    "its training=self.training"
+                )
+            alone = [flat.logits(flat.vector, row) for row in few.split(1)]
+        if any(each.shape != first[:1].shape for each in alone) or _apart(torch.cat(alone), first):
+            raise ModelError(
+                "an example's logits depend on the other examples of its batch; make the first "
+                "dimension the example in every layer (batch_first=True for recurrent layers and "
+                "attention), and take no statistics over the batch"
+            )
+        _require_equal_modes(flat, few)
+
+
+def _require_equal_modes(flat: FlatModel, features: Tensor) -> None:
+    """Jv by forward mode, by reverse mode twice, and u·Jv = v·Jᵀu for a fixed v and u."""
+    generator = torch.Generator().manual_seed(0)
+    along = torch.randn(flat.size, generator=generator).to(flat.vector)
+    try:
+        with torch.no_grad():
+            forward = jvp(lambda point: flat.logits(point, features), (flat.vector,), (along,))[1]
+        with torch.enable_grad():
+            point = flat.vector.requires_grad_()
+            output = flat.logits(point, features)
+            if not output.requires_grad:  # nothing that trains takes part in the output
+                return
+            dual = torch.randn(output.shape, generator=generator).to(output).requires_grad_()
+            (pulled,) = torch.autograd.grad(output, point, dual, create_graph=True)
+            (twice,) = torch.autograd.grad(pulled, dual, along)
+    except (RuntimeError, NotImplementedError) as error:
         raise ModelError(
-            "the model is random in eval mode: two passes over the same examples differ by up to "
-            f"{float((first - second).abs().max()):.3g}; give functional.dropout its "
-            "training=self.training"
+            "PyTorch cannot differentiate this model forwards and twice, as influence needs "
+            f"({str(error).splitlines()[0][:200]}); replace the operation that this names, and "
+            "take out gradient checkpointing"
+        ) from error
+    if _apart(forward, twice):
+        raise ModelError(
+            "forward and reverse mode give different derivatives of the logits by "
+            f"{float((forward - twice).abs().max()):.3g}; take detach(), custom gradients and "
+            "torch.jit out of the model's forward"
         )
+
+
+def _apart(first: Tensor, second: Tensor) -> bool:
+    """Whether they differ by more than round-off."""
+    scale = float(second.abs().max()) if second.numel() else 0.0
+    return bool((first - second).abs().max() > 10 * torch.finfo(first.dtype).eps ** 0.5 * scale)
 
 
 def require_examples(examples: Examples, purpose: str) -> None:

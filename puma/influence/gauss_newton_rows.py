@@ -15,7 +15,7 @@ from puma.errors import (
     require_memory,
     require_seed,
 )
-from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
+from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 from puma.influence.layer_gradients import LayerRows
 
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
@@ -65,7 +65,7 @@ class GaussNewtonRows:
         check_rows(rows, seed, max_bytes)
         require_examples(examples, "the Gauss-Newton matrix")
         batches(flat, examples, batch_size)
-        require_deterministic(flat, examples)
+        require_consistent(flat, examples)
         self.size, self.dtype, self.flat, self.examples = flat.size, flat.dtype, flat, examples
         self._seed, self._batch_size = seed, batch_size
         probe = examples.subset(torch.tensor([0], device=examples.labels.device))

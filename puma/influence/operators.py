@@ -14,7 +14,7 @@ from torch.func import grad, jvp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError, SolverError
-from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
+from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 
 
 class LinearOperator(Protocol):
@@ -171,7 +171,7 @@ def check_operator(
     """Raise DataError, SettingsError or ModelError where no operator can be made of these."""
     require_examples(examples, purpose)
     batches(flat, examples, batch_size)
-    require_deterministic(flat, examples)
+    require_consistent(flat, examples)
 
 
 def require_shape(vector: Tensor, size: int) -> None:

@@ -186,7 +186,7 @@ class Rebatched(TimeFirst):
     ("build", "message"),
     [
         (lambda: nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), r"LayerNorm '1' belong.*'cg'"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), "ParametrizationList"),
+        (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 3)), "ParametrizationList"),
         (TimeFirst, r"per-example gradients of 'layer\.\w+' are not"),
         (Rebatched, "layer 'layer' got 4 entries for a batch of 2 examples"),
     ],
