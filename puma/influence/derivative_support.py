@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.parametrizations import _WeightNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from puma.errors import ModelError
 
+_CUDA, _MHA = torch.backends.cuda, torch.backends.mha
+# Of the kernels for attention, whether each is on, its switch, and what influence needs. They are
+# switched by hand, as sdpa_kernel takes 20 times as long: a tenth of a small network's pass.
+_ATTENTION: tuple[tuple[Callable[[], bool], Callable[[bool], object], bool], ...] = (
+    (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp, True),
+    (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp, False),
+    (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp, False),
+    (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp, False),
+    (_MHA.get_fastpath_enabled, _MHA.set_fastpath_enabled, False),
+)
+
 
 @contextmanager
-def differentiable_kernels(model: nn.Module) -> Iterator[None]:
+def differentiable_kernels(*, recurrent: bool) -> Iterator[None]:
     """Take those of PyTorch's kernels that have derivatives forwards, backwards and twice.
 
     The fused ones for attention and recurrent layers have a first gradient at most.
+
+    Args:
+        recurrent: Whether the network has recurrent layers. In others, convolutions would round
+            differently and be slower.
     """
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    before = [enabled() for enabled, _, _ in _ATTENTION]
     try:
-        with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            # Not for other networks: their convolutions would round differently, and be slower.
-            if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        for _, switch, needed in _ATTENTION:
+            switch(needed)
+        if not recurrent:
+            yield
+            return
+        with (
+            torch.backends.mkldnn.flags(enabled=False),
+            torch.backends.cudnn.flags(enabled=False),
+        ):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+        for (_, switch, _), was in zip(_ATTENTION, before, strict=True):
+            switch(was)
 
 
 # Layers whose derivatives PyTorch lacks or gets wrong, and what does the same without them.

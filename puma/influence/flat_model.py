@@ -59,6 +59,8 @@ class FlatModel:
                 "convert the model first"
             )
         self._classes: int | None = None
+        self._consistent = False
+        self._recurrent = any(isinstance(module, nn.RNNBase) for module in self._model.modules())
         self._convolutional = any(
             isinstance(module, nn.modules.conv._ConvNd) for module in self._model.modules()
         )
@@ -118,7 +120,7 @@ class FlatModel:
         """
         values = self._parameters(vector)
         tensors = {holder: values[name] for holder, name in self._holders.items()}
-        with differentiable_kernels(self._model):
+        with differentiable_kernels(recurrent=self._recurrent):
             output = functional_call(self._model, tensors, (features,), tie_weights=False)
         if not isinstance(output, Tensor) or output.ndim != 2:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -196,7 +198,8 @@ def batches(
             f"features are {examples.features.dtype} but the model is {flat.dtype}; "
             "convert one of them"
         )
-    if len(examples) and (top := int(examples.labels.max())) >= flat.classes(examples.features):
+    labels = examples.labels if rows is None else examples.labels[rows]
+    if len(labels) and (top := int(labels.max())) >= flat.classes(examples.features):
         raise DataError(
             f"a label is {top}, but the model has {flat.classes(examples.features)} outputs; "
             "give its last layer one per class"
@@ -218,8 +221,10 @@ def require_consistent(flat: FlatModel, examples: Examples) -> None:
     The logits must be finite, the same in two passes (eval mode silences nn.Dropout, but not
     ``functional.dropout(x)`` in a ``forward``), and the same for an example alone as in a batch.
     Forward and reverse mode must give the same derivatives. The global random state is left as
-    it was.
+    it was. A second call with the same ``flat`` does nothing.
     """
+    if flat._consistent:
+        return
     few = examples.features[:FEW]
     devices = range(torch.cuda.device_count()) if few.is_cuda else []
     with torch.random.fork_rng(devices=devices):
@@ -237,14 +242,19 @@ def require_consistent(flat: FlatModel, examples: Examples) -> None:
                     f"by up to {float((first - second).abs().max()):.3g}; give functional.dropout "
                     "its training=self.training"
                 )
-            alone = [flat.logits(flat.vector, row) for row in few.split(1)]
-        if any(each.shape != first[:1].shape for each in alone) or _apart(torch.cat(alone), first):
+            alone = [flat.logits(flat.vector, row) for row in (few[:1], few[-1:])]
+        ends = (first[:1], first[-1:])
+        if any(
+            one.shape != batched.shape or _apart(one, batched)
+            for one, batched in zip(alone, ends, strict=True)
+        ):
             raise ModelError(
                 "an example's logits depend on the other examples of its batch; make the first "
                 "dimension the example in every layer (batch_first=True for recurrent layers and "
                 "attention), and take no statistics over the batch"
             )
         _require_equal_modes(flat, few)
+    flat._consistent = True
 
 
 def _require_equal_modes(flat: FlatModel, features: Tensor) -> None:
