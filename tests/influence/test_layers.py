@@ -133,7 +133,33 @@ RECURRENT = {
         for name in ("RNNCell", "LSTMCell", "GRUCell")
     },
 }
-ACTIVATIONS = ["AlphaDropout", "CELU", "Dropout", "ELU", "FeatureAlphaDropout", "GELU", "Hardshrink", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink"]
+ACTIVATIONS = [
+    "AlphaDropout",
+    "CELU",
+    "Dropout",
+    "ELU",
+    "FeatureAlphaDropout",
+    "GELU",
+    "Hardshrink",
+    "Hardswish",
+    "Hardtanh",
+    "Identity",
+    "LeakyReLU",
+    "LogSigmoid",
+    "Mish",
+    "PReLU",
+    "RReLU",
+    "ReLU",
+    "ReLU6",
+    "SELU",
+    "SiLU",
+    "Sigmoid",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+]
 OTHERS = {
     **{name: plain(getattr(nn, name)) for name in ACTIVATIONS},
     **{
@@ -202,7 +228,7 @@ OTHERS = {
     },
 }
 LAYERS = ATTENTION | RECURRENT | OTHERS
-QUICK = {"MultiheadAttention", "TransformerEncoderLayer", "functional", "LSTM", "GRU-deep", "RNN"}
+QUICK = {"MultiheadAttention", "TransformerEncoderLayer", "functional", "LSTM", "GRU", "RNN"}
 QUICK |= {"GELU", "Embedding", "LayerNorm", "BatchNorm2d", "MaxPool1d", "spectral_norm"}
 
 
