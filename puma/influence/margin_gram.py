@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import jvp
 
 from puma.data.base import Examples
-from puma.influence.flat_model import FlatModel, batches, require_deterministic, require_examples
+from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 from puma.influence.layer_gradients import LayerSignals, layer_gradients, trainable_layers
 from puma.models.predictions import margins
 
@@ -40,7 +40,7 @@ def margin_gram(model: nn.Module, examples: Examples, *, seed: int = 0) -> Tenso
     """
     flat = FlatModel(model)
     require_examples(examples, "the kernel of the margins")
-    require_deterministic(flat, examples)
+    require_consistent(flat, examples)
     if not trainable_layers(model)[1]:
         gram = _layer_wise(flat, examples)
         if gram is not None and _agrees(flat, examples, gram):
