@@ -185,7 +185,7 @@ def test_a_registered_version_can_be_audited_again(project, registered):
     done = run(project, "puma", "audit", DATASET, "challenger", "--json", codes=(0, 1))
     found, row = json.loads(done.stdout), registered[-1]
     assert (found["version"], found["verdict"]) == (row["version"], row["verdict"])
-    assert done.returncode == (found["verdict"] != "passed")
+    assert done.returncode == (found["verdict"] not in ("passed", "indistinguishable"))
     expected = {name: row["metrics"][name] for name in found["metrics"]}
     assert found["metrics"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
@@ -198,7 +198,7 @@ def test_puma_keeps_its_budget(project, registered):
 def test_no_subject_or_row_is_in_the_registry_or_the_executed_notebooks(project):
     dataset = Dataset.load(project.data(DATASET))
     ids = {*dataset.train.subject_ids.tolist(), *dataset.test.subject_ids.tolist()}
-    known = re.compile(rb"(?<![\d.])\d{5,8}(?![\d.])")
+    known = re.compile(rb"(?<![\w.])\d{5,8}(?![\w.])")
     searched = 0
     for path in (
         project.root / "mlflow.db",

@@ -32,5 +32,9 @@ with tempfile.TemporaryDirectory() as folder:
     verify_version(made, DATASET, 3)
     load_predictor(made, DATASET, 3)(torch.zeros(1, FEATURES))
     assert missing(made) is None
+gc.collect()  # MLflow's pool of threads ends with the repository that it belongs to
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join(10)
 assert threading.active_count() == 1
 gc.freeze()  # no fork is to look through all of this for garbage
