@@ -10,11 +10,12 @@ from torch import nn
 from puma.audit.attacks import ATTACKS, Attack
 from puma.audit.lira import LiRA
 from puma.audit.population import (
+    KERNEL_EVERY,
     everybody,
     halves,
     seeds_of,
+    train_models,
     train_population,
-    train_with_kernel,
     without,
 )
 from puma.audit.shadow import ShadowAttack
@@ -125,7 +126,7 @@ def train_pool(
     for line, rows in zip(members, groups, strict=True):
         line[rows] = False
     trainer, jobs = build_trainer(ORIGINAL, settings), settings.audit.jobs or cores()
-    left_out, gram = train_with_kernel(
+    left_out, gram = train_models(
         dataset,
         members,
         trainer,
@@ -134,7 +135,9 @@ def train_pool(
         jobs=jobs,
         label="pool, each without a quarter",
         progress=progress,
+        kernel_every=KERNEL_EVERY,
     )
+    assert gram is not None
     with_everybody = train_population(
         dataset,
         everybody(dataset, of_everybody),

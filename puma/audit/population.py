@@ -58,44 +58,13 @@ def train_population(
     Raises:
         AuditError: ``members`` has another shape, or a model would see fewer than two rows.
     """
-    population, _ = _train(
+    population, _ = train_models(
         dataset, members, trainer, model, seed=seed, jobs=jobs, label=label, progress=progress
     )
     return population
 
 
-def train_with_kernel(
-    dataset: Dataset,
-    members: Mask,
-    trainer: RemovalMethod,
-    model: ModelSettings,
-    *,
-    seed: int,
-    jobs: int = 1,
-    label: str = "models",
-    progress: bool = True,
-) -> tuple[Population, Array]:
-    """Train as :func:`train_population`, and average the models' kernels of the margins.
-
-    Returns:
-        The population, and (N, N) :func:`puma.influence.margin_gram` over every second model.
-    """
-    population, gram = _train(
-        dataset,
-        members,
-        trainer,
-        model,
-        seed=seed,
-        jobs=jobs,
-        label=label,
-        progress=progress,
-        every=KERNEL_EVERY,
-    )
-    assert gram is not None
-    return population, gram
-
-
-def _train(
+def train_models(
     dataset: Dataset,
     members: Mask,
     trainer: RemovalMethod,
@@ -105,8 +74,14 @@ def _train(
     jobs: int,
     label: str,
     progress: bool,
-    every: int = 0,
+    kernel_every: int = 0,
 ) -> tuple[Population, Array | None]:
+    """Train as :func:`train_population`, and average the kernels of some of the models.
+
+    Returns:
+        The population, and the (N, N) mean of :func:`puma.influence.margin_gram.margin_gram` over
+        every ``kernel_every``-th model; None where that is 0.
+    """
     n = len(dataset.train) + len(dataset.test)
     if members.ndim != 2 or members.shape[1] != n or (members.sum(1) < 2).any():
         raise AuditError(
@@ -114,6 +89,7 @@ def _train(
             f"model, got shape {members.shape}"
         )
     seeds = [int(each) for each in np.random.SeedSequence(seed).generate_state(len(members))]
+    kernels = [kernel_every > 0 and line % kernel_every == 0 for line in range(len(members))]
     plain = trainer.original == ORIGINAL
     together = plain and stackable(build_model(model, dataset, seed=seed), dataset.train.features)
     size = LOCKSTEP if together else 1
@@ -125,7 +101,7 @@ def _train(
             trainer,
             model,
             seeds[start : start + size],
-            [bool(every) and line % every == 0 for line in range(start, start + size)],
+            kernels[start : start + size],
         )
         for start in range(0, len(members), size)
     ]
@@ -156,7 +132,7 @@ def _fit_together(
     models = [build_model(settings, dataset, seed=seed) for seed in seeds]
     rows = [torch.from_numpy(line).nonzero()[:, 0] for line in members]
     train_many(models, dataset.rows, rows, trainer.training, seeds=seeds, progress=False)
-    return [_applied(*each, dataset) for each in zip(models, kernels, strict=False)]
+    return [_applied(*each, dataset) for each in zip(models, kernels, strict=True)]
 
 
 def _fit_one(

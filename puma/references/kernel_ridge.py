@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import SettingsError
+from puma.references.population import Array
 
-Array = NDArray[np.float64]
 MOST_ROWS = 6000  # of training: the inverse takes 8·n² bytes and n³ operations
 RIDGE = 0.3  # of the mean eigenvalue; measured: docs/method.md
 

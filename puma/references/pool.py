@@ -6,6 +6,7 @@ docs/method.md has the derivation and what was measured.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from puma.errors import AuditError
 from puma.project.files import PRIVATE, write_bytes
 from puma.references.kernel_ridge import LeaveOutRidge
 from puma.references.partitions import PARTS
-from puma.references.population import Array, Mask, Population
+from puma.references.population import Array, Mask, Population, stored_arrays
 
 ANCHOR = 8.0  # the models of everybody count as so many of those that leave a row out
 SHRINKAGE = 1e-3  # of the regression on two surrogates, relative
@@ -28,6 +29,7 @@ PARTS_STORED = ("margins", "correct", "member")  # of a population
 
 Half = Literal["removal", "audit"]
 Rows = NDArray[np.int64]
+Fitted = Callable[[list[Array]], Array]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,16 +133,18 @@ class Pool:
         Raises:
             AuditError: The request takes short trainings, and ``short_margins`` has none.
         """
-        surrogates = [(self._ridge_features, self.ridge.without(rows))]
+        surrogates, at = [self._ridge_features], [self.ridge.without(rows)]
         if self.needs_short(rows):
             if rows.tobytes() not in self.short_margins:
                 raise AuditError(
                     f"a request of {len(rows)} rows takes short trainings; call "
                     "puma.references.train_short first"
                 )
-            surrogates.append((self.short, self.short_margins[rows.tobytes()]))
+            surrogates.append(self.short)
+            at.append(self.short_margins[rows.tobytes()])
         models = self._models(half)
-        margins, within = self._regress(models, surrogates, surrogates_at=None)
+        fitted, within = self._regress(models, surrogates)
+        margins = fitted(at)
         deviations, error = self._deviations(models, surrogates, within, rows)
         seen = np.zeros(margins.shape, dtype=bool)
         seen[: self.n_train] = True
@@ -176,31 +180,22 @@ class Pool:
         Raises:
             AuditError: The file is absent, or PUMA did not write it.
         """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                out, everybody = (
-                    Population(*(stored[f"{name}_{part}"] for part in PARTS_STORED))
-                    for name in ("out", "all")
-                )
-                ridge = LeaveOutRidge(
-                    stored["kernel"].astype(np.float64), stored["inverse"].astype(np.float64)
-                )
-                return cls(
-                    out,
-                    everybody,
-                    ridge,
-                    stored["short"],
-                    stored["starts"],
-                    str(stored["data_digest"]),
-                )
-        except FileNotFoundError as error:
-            raise AuditError(f"{path}: no such pool; run `dvc repro`") from error
-        except AuditError:
-            raise
-        except Exception as error:  # numpy raises zip, pickle, key and value errors alike here
-            raise AuditError(
-                f"{path}: not a pool written by PUMA ({error}); delete it and run `dvc repro`"
-            ) from error
+        with stored_arrays(path, "pool", "pool") as stored:
+            out, everybody = (
+                Population(*(stored[f"{name}_{part}"] for part in PARTS_STORED))
+                for name in ("out", "all")
+            )
+            ridge = LeaveOutRidge(
+                stored["kernel"].astype(np.float64), stored["inverse"].astype(np.float64)
+            )
+            return cls(
+                out,
+                everybody,
+                ridge,
+                stored["short"],
+                stored["starts"],
+                str(stored["data_digest"]),
+            )
 
     @cached_property
     def groups(self) -> list[Rows]:
@@ -236,23 +231,21 @@ class Pool:
             return np.arange(len(partition))
         return np.flatnonzero((partition + partition // 4) % 2 == (half == "audit"))
 
-    def _regress(
-        self,
-        models: Rows,
-        surrogates: list[tuple[Array, Array]],
-        *,
-        surrogates_at: Rows | None,
-    ) -> tuple[Array, Array]:
+    def _regress(self, models: Rows, surrogates: list[Array]) -> tuple[Fitted, Array]:
         """Fit the regression over ``models``.
 
+        Args:
+            models: The places of those that take part.
+            surrogates: (k + 1, N) each: of every model, and of everybody.
+
         Returns:
-            (N,) the prediction at the request, or (j, N) at the models ``surrogates_at``; and
-            (k', N) the residuals of the fitted models, NaN where they saw the row.
+            The fit, from (..., N) values of each surrogate to (..., N) margins; and (k', N) the
+            residuals of the fitted models, NaN where they saw the row.
         """
         everybody = self.everybody.margins.mean(0)
         margins = np.vstack([self.left_out.margins[models], everybody])
         lines = np.append(models, len(self.left_out))
-        known = [features[lines] for features, _ in surrogates]
+        known = [features[lines] for features in surrogates]
         weight = np.vstack([~self.left_out.member[models], np.full(len(everybody), ANCHOR)])
         weight = weight.astype(float)
         level, levels = _mean(margins, weight), [_mean(each, weight) for each in known]
@@ -272,20 +265,17 @@ class Pool:
         gram = columns.T @ columns + SHRINKAGE * np.eye(len(scale))
         slopes = np.linalg.solve(gram, columns.T @ target) / scale
 
-        def predicted(values: list[Array]) -> Array:
+        def fitted(values: list[Array]) -> Array:
             found = level
             for slope, value, mean in zip(slopes, values, levels, strict=True):
                 found = found + slope * (value - mean)
             return np.asarray(found)
 
-        fitted = predicted([each[:-1] for each in known])
-        residuals = np.where(weight[:-1] > 0, margins[:-1] - fitted, np.nan)
-        if surrogates_at is None:
-            return predicted([at for _, at in surrogates]), residuals
-        return predicted([features[surrogates_at] for features, _ in surrogates]), residuals
+        own = fitted([each[:-1] for each in known])
+        return fitted, np.where(weight[:-1] > 0, margins[:-1] - own, np.nan)
 
     def _deviations(
-        self, models: Rows, surrogates: list[tuple[Array, Array]], within: Array, rows: Rows
+        self, models: Rows, surrogates: list[Array], within: Array, rows: Rows
     ) -> tuple[Array, float]:
         """(k', N) deviations of models from what the others predict for them, and the error.
 
@@ -298,7 +288,8 @@ class Pool:
         partitions = models // PARTS
         for partition in np.unique(partitions):
             held = partitions == partition
-            predicted, _ = self._regress(models[~held], surrogates, surrogates_at=models[held])
+            fitted, _ = self._regress(models[~held], surrogates)
+            predicted = fitted([features[models[held]] for features in surrogates])
             found[held] = self.left_out.margins[models[held]] - predicted
         own = self.left_out.margins[models]
         of_members = own - _mean(own, (~out).astype(float))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +65,24 @@ class Population:
         Raises:
             AuditError: The file is absent, or PUMA did not write it.
         """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                return cls(stored["margins"], stored["correct"], stored["member"])
-        except FileNotFoundError as error:
-            raise AuditError(f"{path}: no such models; run `dvc repro`") from error
-        except Exception as error:  # numpy raises zip, pickle, key and value errors alike here
-            raise AuditError(
-                f"{path}: not a population written by PUMA ({error}); delete it and run `dvc repro`"
-            ) from error
+        with stored_arrays(path, "models", "population") as stored:
+            return cls(stored["margins"], stored["correct"], stored["member"])
+
+
+@contextmanager
+def stored_arrays(path: Path, absent: str, kind: str) -> Iterator[Mapping[str, Any]]:
+    """Open the arrays that PUMA stored at ``path``, to build an object of them.
+
+    Raises:
+        AuditError: There is no such file (of ``absent``), or what it holds, or is built of it, is
+            no ``kind``.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            yield stored
+    except FileNotFoundError as error:
+        raise AuditError(f"{path}: no such {absent}; run `dvc repro`") from error
+    except Exception as error:  # numpy raises zip, pickle, key and value errors alike here
+        raise AuditError(
+            f"{path}: not a {kind} written by PUMA ({error}); delete it and run `dvc repro`"
+        ) from error

@@ -19,8 +19,8 @@ from puma.registry import open_store, register_all
 from tests.audited import copy_of
 from tests.command import puma
 from tests.registry.fixtures import _default_store, template
-from tests.registry.projects import DATASET, copy_store, make_project
-from tests.registry.served import make_servable
+from tests.registry.projects import DATASET
+from tests.registry.served import servable_project
 
 __all__ = ["_default_store", "template"]
 NAME = f"puma-{DATASET}"
@@ -30,12 +30,7 @@ PACKAGE = Path(cli.__file__).parents[1]
 @pytest.fixture(scope="module")
 def promotable(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Versions 1 original, which serves, 2 retrain, 3 puma. Shared: read it only."""
-    workspace = make_project(tmp_path_factory.mktemp("promotable") / "project")
-    copy_store(template, workspace)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        make_servable(workspace)
-    return workspace
+    return servable_project(template, tmp_path_factory.mktemp("promotable") / "project")
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from puma.project.workspace import Workspace
 from puma.registry.promotion import promote
 from tests.audited import copy_of
 from tests.registry.fixtures import _default_store, template, workspace
-from tests.registry.projects import DATASET, copy_store, make_project
-from tests.registry.served import make_servable
+from tests.registry.projects import DATASET
+from tests.registry.served import servable_project
 
 __all__ = ["_default_store", "template", "workspace"]
 
@@ -19,11 +19,9 @@ __all__ = ["_default_store", "template", "workspace"]
 @pytest.fixture(scope="session")
 def promoted(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Versions 1 original, 2 retrain, 3 puma, which serves. Shared: read it only."""
-    workspace = make_project(tmp_path_factory.mktemp("promoted") / "project")
-    copy_store(template, workspace)
+    workspace = servable_project(template, tmp_path_factory.mktemp("promoted") / "project")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        make_servable(workspace)
         promote(workspace, DATASET, 3)
     return workspace
 

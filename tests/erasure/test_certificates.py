@@ -137,8 +137,12 @@ def test_an_erased_removal_still_counts_at_the_gate(servable: Workspace) -> None
     promote(servable, DATASET, 5, force="it has to have served")
     promote(servable, DATASET, 3, force="withdrawn")
     act(servable, 4)
-    with pytest.raises(PromotionRefusedError, match=r"version 5 \(puma\).* removed 9 rows"):
+    with pytest.raises(
+        PromotionRefusedError, match=r"version 5 \(puma\), which has served, removed 9 rows"
+    ):
         promote(servable, DATASET, 2)
     act(servable, 5)
-    with pytest.raises(PromotionRefusedError, match=r"version 5 \(puma\).* removed 9 rows"):
+    with pytest.raises(
+        PromotionRefusedError, match=r"version 5 \(puma\), which has served, removed 9 rows"
+    ):
         promote(servable, DATASET, 2)

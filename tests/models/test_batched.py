@@ -98,7 +98,9 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([each.detach().flatten() for each in model.state_dict().values()])
 
 
-def compare(make, settings: TrainingSettings, atol: float, steps: int | None = None) -> None:
+def assert_trained_alike(
+    make, settings: TrainingSettings, atol: float, steps: int | None = None
+) -> None:
     together, alone = fresh(make), fresh(make)
     options = {"steps": steps, "progress": False}
     found = train_many(together, data(), chosen(), settings, seeds=SEEDS, **options)
@@ -115,7 +117,7 @@ def compare(make, settings: TrainingSettings, atol: float, steps: int | None = N
 @pytest.mark.parametrize("name", PLAIN)
 def test_each_model_is_trained_as_if_alone(name: str) -> None:
     assert stackable(fresh(PLAIN[name])[0], data().features)
-    compare(PLAIN[name], SETTINGS, 1e-9)
+    assert_trained_alike(PLAIN[name], SETTINGS, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_each_model_is_trained_as_if_alone(name: str) -> None:
     ],
 )
 def test_every_setting_means_the_same(changes: dict[str, object], steps: int | None) -> None:
-    compare(PLAIN["mlp"], SETTINGS.model_copy(update=changes), 1e-9, steps)
+    assert_trained_alike(PLAIN["mlp"], SETTINGS.model_copy(update=changes), 1e-9, steps)
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -141,7 +143,7 @@ def test_what_does_not_stack_is_trained_alone(name: str) -> None:
     assert not stackable(model, data().features)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(weights(model), weights(before))
-    compare(ALONE[name], SETTINGS, 0.0)
+    assert_trained_alike(ALONE[name], SETTINGS, 0.0)
 
 
 def test_a_model_does_not_depend_on_those_beside_it() -> None:

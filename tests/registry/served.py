@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import register_all
 from puma.settings import ORIGINAL
-from tests.registry.projects import DATASET, DELETION, METHODS, write_audit, write_version
+from tests.registry.projects import (
+    DATASET,
+    DELETION,
+    METHODS,
+    copy_store,
+    make_project,
+    write_audit,
+    write_version,
+)
 
 BUDGET, DRIFT = 0.01, -0.0025
 
@@ -29,6 +41,16 @@ def amend(
     )
     amended.write(path)
     return amended
+
+
+def servable_project(template: Workspace, root: Path) -> Workspace:
+    """A project of :func:`make_servable` at ``root``, with a copy of the ``template``'s store."""
+    workspace = make_project(root)
+    copy_store(template, workspace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        make_servable(workspace)
+    return workspace
 
 
 def make_servable(workspace: Workspace, *, drift: float = DRIFT) -> None:

@@ -25,11 +25,9 @@ from tests.command import puma
 from tests.registry.projects import (
     DATASET,
     OTHER_DELETION,
-    copy_store,
-    make_project,
     write_audit,
 )
-from tests.registry.served import amend, answer, make_servable
+from tests.registry.served import amend, answer, servable_project
 
 NAME = f"puma-{DATASET}"
 
@@ -37,12 +35,7 @@ NAME = f"puma-{DATASET}"
 @pytest.fixture(scope="module")
 def promotable(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Versions 1 original, which serves, 2 retrain, 3 puma. Shared: read it only."""
-    workspace = make_project(tmp_path_factory.mktemp("promotable") / "project")
-    copy_store(template, workspace)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        make_servable(workspace)
-    return workspace
+    return servable_project(template, tmp_path_factory.mktemp("promotable") / "project")
 
 
 @pytest.fixture
@@ -326,16 +319,22 @@ def test_a_promotion_cut_short_leaves_the_alias_and_is_completed_by_repeating_it
 
 
 @pytest.mark.slow
-def test_versions_tells_who_serves_and_who_served(servable: Workspace) -> None:
+def test_versions_tells_who_serves_and_who_served(
+    servable: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     promote(servable, DATASET, 3)
     promote(servable, DATASET, 1, force="withdrawn")
     result = puma(servable.root, "versions", DATASET)
     assert max(map(len, result.stdout.splitlines())) <= 80
-    shown = " ".join(result.stdout.split())
-    assert "champion" in shown
-    assert "(forced)" in shown
-    assert "challenger," in shown
-    assert "superseded" in shown
+    monkeypatch.setenv("COLUMNS", "200")  # a line for each
+    result = puma(servable.root, "versions", DATASET)
+    first, _, third = (
+        line for line in result.stdout.splitlines() if line[:2] in ("1 ", "2 ", "3 ")
+    )
+    assert "champion" in first
+    assert "(forced)" in result.stdout
+    assert "challenger," in third
+    assert "superseded by 1" in result.stdout
     rows = json.loads(puma(servable.root, "versions", DATASET, "--json").stdout)
     assert [(row["forced"], row["superseded_by"]) for row in rows] == [
         ("withdrawn", None),

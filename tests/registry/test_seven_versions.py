@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -159,15 +159,21 @@ def test_compare_tells_every_verdict_in_whole(found) -> None:
         assert [words.replace(" ", "") for words in told(row, heading, columns)] == expected
 
 
-def test_versions_fit_a_terminal_and_lose_nothing(found) -> None:
+def test_versions_fit_a_terminal_and_lose_nothing(found, monkeypatch) -> None:
+    assert max(map(len, puma(found[0].root, "versions", DATASET))) <= 80
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough for a table
     lines = puma(found[0].root, "versions", DATASET)
-    assert max(map(len, lines)) <= 80
-    shown = "".join("".join(lines).split())
-    for version in DEFAULTS.versions:
-        assert version in shown
-        assert FOUND[version].replace("_", "") in shown.replace("_", "")
-    assert "champion" in shown
-    assert "challenger" in shown
+    heading = next(line for line in lines if "verdict" in line)
+    starts = [place for place, line in enumerate(lines) if re.match(r"\d ", line)]
+    rows = [lines[start:end] for start, end in pairwise([*starts, len(lines)])]
+    assert all(len(row) <= 3 for row in rows)
+    columns = ["method", "aliases", "from", "verdict", "secs"]
+    said = [told(row, heading, columns) for row in rows]
+    assert [row[0] for row in said] == [*DEFAULTS.versions]
+    assert [row[1] for row in said] == ["champion", *["-"] * 5, "challenger"]
+    assert [row[3].replace(" ", "").replace("_", "") for row in said] == [
+        FOUND[version].replace("_", "") for version in DEFAULTS.versions
+    ]
 
 
 @pytest.mark.parametrize("version", range(1, 8))
