@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,12 +15,9 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import ConstructorError, SafeConstructor
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import ScalarNode
 
 from puma.errors import SettingsError
+from puma.yaml_file import cut, read_yaml, shown
 
 
 def _not_a_flag(value: Any) -> Any:
@@ -45,7 +41,6 @@ Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Number, Field(gt=0, lt=1)]
 PROBLEMS = 10  # of params.yaml in one message
-LONGEST = 110  # characters of a value in a message
 INT64 = Field(lt=2**63)  # no larger number fits into a tensor
 Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
@@ -331,7 +326,7 @@ def load_settings(path: Path) -> Settings:
         SettingsError: It cannot be read or used. The message names the file, at most ten wrong keys
             and the values found; where it is no proper YAML, the line.
     """
-    raw = _read_yaml(path)
+    raw = read_yaml(path)
     if not isinstance(raw, dict):
         raise SettingsError(
             f"{path}: expected a mapping of settings, such as `seed: 0`, got {type(raw).__name__}"
@@ -345,95 +340,10 @@ def load_settings(path: Path) -> Settings:
 def problems_of(error: ValidationError) -> str:
     """The wrong keys, at most ten, what is wrong with each, and the value found."""
     problems = [
-        f"{_cut('.'.join(map(str, item['loc'])))}: {item['msg']} (got {_shown(item['input'])})"
+        f"{cut('.'.join(map(str, item['loc'])))}: {item['msg']} (got {shown(item['input'])})"
         if item["loc"]
         else item["msg"]  # of the whole file, which need not be repeated
         for item in error.errors()
     ]
     more = [f"and {len(problems) - PROBLEMS} more"] if len(problems) > PROBLEMS else []
     return "; ".join(problems[:PROBLEMS] + more)
-
-
-class _Constructor(SafeConstructor):
-    """ruamel.yaml's, whose every error is a YAMLError that knows its line."""
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            found = super().construct_object(node, deep)
-            if isinstance(found, int):
-                str(found)  # Python does not print thousands of digits
-            if isinstance(found, str) and b"\0" in found.encode():
-                raise ValueError("NUL is no character of a text")
-        except (YAMLError, RecursionError):
-            raise
-        except Exception as error:  # of int(), date(), encode(): whatever the text is not fit for
-            problem = f"it cannot be read ({str(error).partition(';')[0]})"
-            raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
-        return found
-
-    def flatten_mapping(self, node: Any) -> Any:
-        """Refuse a repeated key before merges are put in: beside one, the last would count."""
-        seen = set()
-        # A node that another one merges comes twice, the second time with its own merges put in.
-        for key_node, _ in node.value if getattr(node, "merge", None) is None else ():
-            if not isinstance(key_node, ScalarNode):
-                continue
-            merges = key_node.tag == "tag:yaml.org,2002:merge"
-            key = key_node.value if merges else self.construct_object(key_node)
-            if key in seen:
-                problem = f"the key {key!r} is there twice, and only one can count"
-                raise ConstructorError(problem=problem, problem_mark=key_node.start_mark)
-            seen.add(key)
-        return super().flatten_mapping(node)
-
-
-# A set has no order and bytes are no text; pydantic would take them for what they are not.
-for _tag in ("binary", "omap", "pairs", "set"):
-    _Constructor.add_constructor(f"tag:yaml.org,2002:{_tag}", _Constructor.construct_undefined)
-
-
-def _read_yaml(path: Path) -> object:
-    """YAML 1.2, read as DVC reads it: another reader's 010 or `yes` is another value."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error.strerror}); run inside a PUMA project"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(
-            f"{path}: not valid YAML: byte {error.start} is no UTF-8; save the file as UTF-8"
-        ) from error
-    except ValueError as error:  # of a path that no file can have
-        raise SettingsError(f"{str(path)!r}: cannot be read ({error}); correct the path") from error
-    reader = YAML(typ="safe", pure=True)
-    reader.Constructor = _Constructor
-    try:
-        return reader.load(text)
-    except RecursionError as error:
-        raise SettingsError(
-            f"{path}: not valid YAML: nested too deeply; settings are one level deep"
-        ) from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = "".join(text.split("\n")[mark.line : mark.line + 1]).strip()
-        problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise SettingsError(
-            f"{path}: not valid YAML: line {mark.line + 1}, {_shown(line)}: {problem}; "
-            "correct this line"
-        ) from error
-    except YAMLError as error:
-        raise SettingsError(f"{path}: not valid YAML: {error}; correct the file") from error
-
-
-def _shown(value: object) -> str:
-    """``value`` for a message, shortened: aliases make a small file a huge value."""
-    shorten = reprlib.Repr()
-    shorten.maxlevel = 3
-    shorten.maxlist = shorten.maxtuple = shorten.maxdict = shorten.maxset = 20
-    shorten.maxstring = shorten.maxother = shorten.maxlong = 100
-    return _cut(shorten.repr(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
