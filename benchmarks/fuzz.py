@@ -35,7 +35,7 @@ from benchmarks.fuzz_commands import command_cases
 from benchmarks.fuzz_params import params_cases
 from benchmarks.fuzz_requests import request_cases
 from puma.cli.tables import print_table
-from puma.errors import PumaError
+from puma.errors import PumaError, SettingsError
 from puma.project.files import write_text
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "results" / "fuzz.csv"
@@ -213,7 +213,7 @@ def main(
     """
     family, _, index = (only or "").partition(":")
     if family and (family not in FAMILIES or (index and not index.isdecimal())):
-        raise typer.BadParameter(f"--only takes one of {', '.join(FAMILIES)}, and :INDEX")
+        raise SettingsError(f"--only takes one of {', '.join(FAMILIES)}, and :INDEX")
     with tempfile.TemporaryDirectory(prefix="puma-fuzz-") as name:
         folder = Path(name)
         if index:

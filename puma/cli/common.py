@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import traceback
-from collections.abc import Iterator
 from typing import Annotated, TextIO
 
 import typer
 
-from puma.errors import PumaError, SettingsError
+from puma.errors import SettingsError
 from puma.project.workspace import Workspace
 
 FAILED = 1  # exit code: done, with an answer other than the hoped-for one
-REFUSED = 2  # exit code of every error that PUMA raises on purpose
+REFUSED = 2  # exit code of every error; Python's own, 1, would pass for an answer
 INTERRUPTED = 130  # exit code after Ctrl-C, as of every other program
 SHOWN_IDS = 10
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
@@ -65,15 +62,3 @@ def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:
 def may_show_ids(stream: TextIO) -> bool:
     """Whether ``stream`` is the user's own terminal. Elsewhere ids would be stored."""
     return stream.isatty() and "JPY_PARENT_PID" not in os.environ
-
-
-@contextlib.contextmanager
-def crashes_exit_with_2() -> Iterator[None]:
-    """Exit with 2 after a crash: Python's own exit code, 1, would pass for an answer."""
-    try:
-        yield
-    except (PumaError, typer.Exit):
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        raise typer.Exit(REFUSED) from error

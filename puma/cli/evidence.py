@@ -17,7 +17,6 @@ from puma.cli.common import (
     DatasetOrModel,
     OptionalVersion,
     VersionName,
-    crashes_exit_with_2,
     project_of,
     version_named,
 )
@@ -44,8 +43,7 @@ def audit(
     workspace = project_of(dataset)
     from puma.workflows.audit import audit_version
 
-    with crashes_exit_with_2():
-        row, report = audit_version(workspace, dataset, version, progress=True)
+    row, report = audit_version(workspace, dataset, version, progress=True)
     verdict = report.verdict
     if as_json:
         found = {
@@ -80,10 +78,9 @@ def verify(
     """
     dataset, version = version_named(dataset, version)
     workspace = project_of(dataset)
-    with crashes_exit_with_2():
-        from puma.registry.certificate.verify import verify_version
+    from puma.registry.certificate.verify import verify_version
 
-        result = verify_version(workspace, dataset, version)
+    result = verify_version(workspace, dataset, version)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:

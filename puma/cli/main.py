@@ -6,11 +6,16 @@ MLflow and PyTorch take seconds to import. So every command imports what it need
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand
 
 from puma.cli.common import INTERRUPTED, REFUSED, SHOWN_IDS, may_show_ids
 from puma.cli.diagnostics import suspects
@@ -20,25 +25,61 @@ from puma.cli.ui import ui
 from puma.cli.versions import compare, erase, promote, registered, versions
 from puma.errors import DeletionError, PumaError
 
+COMPLETED_BY_REPEATING = ("remove", "promote", "erase")
+COMPLETED = "; the same command completes what was begun"
 
-class CommandGroup(TyperGroup):
-    """Commands whose PUMA errors are a paragraph on stderr, and Ctrl-C a line.
 
-    All other errors keep their traceback.
+class Command(TyperCommand):
+    """A command whose PUMA errors are a paragraph on stderr, and Ctrl-C a line.
+
+    All other errors keep their traceback. None ends with exit code 1, which is an answer.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit with 2 after an error that PUMA raised on purpose."""
-        try:
-            return super().invoke(ctx)
-        except PumaError as error:
-            typer.echo(f"puma: {error}", err=True)
-            if isinstance(error, DeletionError) and error.unknown_ids:
-                typer.echo(_unknown(error.unknown_ids), err=True)
-            raise typer.Exit(REFUSED) from error
-        except KeyboardInterrupt as error:
-            typer.echo("\npuma: interrupted; run the same command again", err=True)
-            raise typer.Exit(INTERRUPTED) from error
+        """Run the command; exit with 2 after an error, and with 130 after Ctrl-C."""
+        with _interrupts_noted() as interrupts:
+            try:
+                return super().invoke(ctx)
+            except (typer.Exit, BrokenPipeError):
+                raise
+            except (Exception, KeyboardInterrupt) as error:
+                if interrupts or isinstance(error, KeyboardInterrupt):
+                    advice = COMPLETED if self.name in COMPLETED_BY_REPEATING else ""
+                    typer.echo(f"\npuma: interrupted{advice}", err=True)
+                    raise typer.Exit(INTERRUPTED) from error
+                _show(error)
+                raise typer.Exit(REFUSED) from error
+
+
+@contextlib.contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """List the interrupts as they come.
+
+    PyTorch goes on without NumPy when one comes while it imports that, and another error follows.
+    """
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield noted  # ignored, as of a job in the background
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _show(error: Exception) -> None:
+    if not isinstance(error, PumaError):
+        traceback.print_exception(error)
+        return
+    typer.echo(f"puma: {error}", err=True)
+    if isinstance(error, DeletionError) and error.unknown_ids:
+        typer.echo(_unknown(error.unknown_ids), err=True)
 
 
 def _unknown(ids: tuple[str, ...]) -> str:
@@ -50,7 +91,6 @@ def _unknown(ids: tuple[str, ...]) -> str:
 
 
 app = typer.Typer(
-    cls=CommandGroup,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -69,4 +109,4 @@ for command in (
     verify,
     suspects,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)

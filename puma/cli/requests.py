@@ -16,7 +16,6 @@ from puma.cli.common import (
     FAILED,
     AsJson,
     DatasetName,
-    crashes_exit_with_2,
     project_of,
     version_named,
 )
@@ -82,12 +81,11 @@ def remove(
     workspace = project_of(dataset)
     # As in dvc.yaml: with models this small threads wait for each other longer than they work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with crashes_exit_with_2():
-        from puma.workflows.remove import remove_request
+    from puma.workflows.remove import remove_request
 
-        done = remove_request(
-            workspace, dataset, version, deletions, method=method, budget=budget, seed=seed
-        )
+    done = remove_request(
+        workspace, dataset, version, deletions, method=method, budget=budget, seed=seed
+    )
     accepted = done.version.verdict in workspace.settings.promotion.accept
     if as_json:
         typer.echo(json.dumps(_as_json(done), indent=2, allow_nan=False))

@@ -18,7 +18,6 @@ from puma.cli.common import (
     DatasetOrModel,
     OptionalVersion,
     VersionName,
-    crashes_exit_with_2,
     project_of,
     version_named,
 )
@@ -121,15 +120,14 @@ def promote(
     Exit code: 0 it serves, 1 a condition fails, 2 one cannot be checked.
     """
     workspace = project_of(dataset)
-    with crashes_exit_with_2():
-        from puma.registry.promotion import PromotionRefusedError
-        from puma.registry.promotion import promote as move
+    from puma.registry.promotion import PromotionRefusedError
+    from puma.registry.promotion import promote as move
 
-        try:
-            done = move(workspace, dataset, version, force=force)
-        except PromotionRefusedError as error:
-            typer.echo(f"puma: {error}", err=True)
-            raise typer.Exit(FAILED if error.any_fails else REFUSED) from error
+    try:
+        done = move(workspace, dataset, version, force=force)
+    except PromotionRefusedError as error:
+        typer.echo(f"puma: {error}", err=True)
+        raise typer.Exit(FAILED if error.any_fails else REFUSED) from error
     if not done.moved:
         typer.echo(f"puma-{dataset} version {done.version} serves already; nothing was changed")
         return
@@ -157,10 +155,9 @@ def erase(
     """
     dataset, version = version_named(dataset, version)
     workspace = project_of(dataset)
-    with crashes_exit_with_2():
-        from puma.erasure.erase import erase as remove
+    from puma.erasure.erase import erase as remove
 
-        done = remove(workspace, dataset, version, act=yes)
+    done = remove(workspace, dataset, version, act=yes)
     if as_json:
         typer.echo(json.dumps(done.to_dict(), indent=2, allow_nan=False))
     else:

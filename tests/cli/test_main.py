@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import Any, get_args
 import pytest
 
 from puma.audit import Verdict
-from puma.errors import PumaError
 from puma.project.workspace import Workspace
 from puma.registry import register_all
 from puma.settings import VerdictName
@@ -141,16 +142,48 @@ def test_outside_a_project_there_is_one_readable_line(tmp_path: Path) -> None:
     )
 
 
-def test_other_errors_keep_their_traceback(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["registered", "versions toy", "suspects toy"])
+def test_other_errors_keep_their_traceback_and_are_no_answer(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    def broken(_: object) -> None:
-        raise ZeroDivisionError
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("so it is")
 
     monkeypatch.setattr("puma.registry.missing", broken)
+    monkeypatch.setattr("puma.registry.Registry.open", broken)
+    monkeypatch.setattr("puma.workflows.suspects.load_version", broken)
+    result = puma(workspace.root, *command.split())
+    assert result.exit_code == 2  # 1 would say that a version is not registered
+    assert result.stderr.startswith("Traceback (most recent call last)")
+    assert result.stderr.endswith("ZeroDivisionError: so it is\n")
+
+
+def test_an_interrupt_that_is_swallowed_explains_the_error_after_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def importing(*_: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # as PyTorch does while it imports NumPy
+            os.kill(os.getpid(), signal.SIGINT)
+        raise RecursionError
+
+    monkeypatch.setattr("puma.registry.missing", importing)
     result = puma(workspace.root, "registered")
-    assert isinstance(result.exception, ZeroDivisionError)
-    assert not isinstance(result.exception, PumaError)
+    assert (result.exit_code, result.stderr) == (130, "\npuma: interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_interrupt_stays_ignored(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def background(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("puma.registry.missing", background)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert puma(workspace.root, "registered").exit_code == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_is_a_line_and_no_answer(
@@ -183,7 +216,9 @@ def test_ctrl_c_is_a_line_and_no_answer(
     ):
         result = puma(workspace.root, *command)
         assert (result.exit_code, result.stdout) == (130, ""), command
-        assert result.stderr == "\npuma: interrupted; run the same command again\n"
+        completed = command[0] in ("promote", "erase", "remove")
+        advice = "; the same command completes what was begun" if completed else ""
+        assert result.stderr == f"\npuma: interrupted{advice}\n", command
 
 
 def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:

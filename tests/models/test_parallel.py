@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -144,6 +146,55 @@ def test_processes_do_not_outlive_one_that_is_killed(tmp_path: Path) -> None:
     while any(map(is_running, children)) and time.monotonic() < latest:
         time.sleep(0.05)
     assert not any(map(is_running, children))
+
+
+INTERRUPTED = """
+import sys
+from contextlib import closing
+from pathlib import Path
+from puma.models.parallel import run_all
+from tests.models.test_parallel import asleep
+
+if __name__ == "__main__":
+    tasks = [(Path(sys.argv[1]), number) for number in range(4)]
+    try:
+        with closing(run_all(asleep, tasks, jobs=2)) as done:
+            list(done)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["starting", "working"])
+def test_an_interrupt_ends_the_processes_at_once_and_in_silence(tmp_path: Path, when: str) -> None:
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    (begun := tmp_path / "begun").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py", begun],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    parent = psutil.Process(process.pid)
+    latest = time.monotonic() + 60
+
+    def ready() -> bool:
+        if when == "working":
+            return len(list(begun.iterdir())) == 2
+        return sum("spawn_main" in " ".join(each.cmdline()) for each in parent.children()) == 2
+
+    while not ready():
+        assert time.monotonic() < latest, process.poll()
+        time.sleep(0.02)
+    children = parent.children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)  # to all of them, as a terminal does
+    assert process.communicate(timeout=30) == ("interrupted\n", "")
+    assert process.returncode == 0
+    assert not any(each.is_running() for each in children)
+    assert len(list(begun.iterdir())) <= 2  # the other tasks were dropped
 
 
 @pytest.mark.usefixtures("three_threads")
