@@ -143,7 +143,7 @@ class PumaSettings(Strict):
     l1: NonNegative = 0.0
     l2: NonNegative = 1e-6
     max_weight: Positive = 1.0
-    solver: str = "cg"
+    solver: str = "dual"
     tolerance: Positive = 0.003
     max_iterations: Count = 1000
     rows: Count = 1024

@@ -32,6 +32,9 @@ class FlatModel:
     ``model.named_parameters()``. A tied weight appears once, a frozen one not at all. All work is
     done on a private copy, so the model's mode, buffers, gradients and flags cannot change.
 
+    Attributes:
+        layer_wise: Whether the layers' rules were seen to give its per-example gradients.
+
     Raises:
         ModelError: The model has no trainable parameters, parameters of several dtypes or that
             are not finite, or a layer that cannot be differentiated as influence needs.
@@ -59,7 +62,7 @@ class FlatModel:
                 "convert the model first"
             )
         self._classes: int | None = None
-        self._consistent = False
+        self._consistent = self.layer_wise = False
         self._recurrent = any(isinstance(module, nn.RNNBase) for module in self._model.modules())
         self._convolutional = any(
             isinstance(module, nn.modules.conv._ConvNd) for module in self._model.modules()
@@ -77,9 +80,20 @@ class FlatModel:
         self._vector = torch.cat([parameter.detach().flatten() for parameter in trainable.values()])
 
     @property
+    def network(self) -> nn.Module:
+        """The private copy, in eval mode and at the parameters of the original; to be read only."""
+        return self._model
+
+    @property
     def vector(self) -> Tensor:
         """(p,) the parameters as they were when this object was built; a new tensor each time."""
         return self._vector.clone()
+
+    def at(self, vector: Tensor) -> FlatModel:
+        """The same model at other parameters (p,); what was checked of the model still holds."""
+        other = copy.copy(self)
+        other._vector = vector.detach().to(self._vector).clone()
+        return other
 
     @property
     def size(self) -> int:

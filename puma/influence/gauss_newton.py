@@ -15,6 +15,7 @@ from torch.func import jvp, vjp
 from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat_model import FlatModel, batches
+from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.operators import LinearOperator, Restricted, check_operator, require_shape
 from puma.models.predictions import margins
 
@@ -180,6 +181,22 @@ class MarginGaussNewton(_OverOutputs):
 
     def _curvature(self, output: Tensor) -> Product:  # noqa: ARG002
         return lambda tangent: tangent
+
+    def rows(self, weight: float = 1.0) -> GradientRows:
+        """Compute R (n, p) with RᵀR this matrix times ``weight``, layer by layer.
+
+        Raises:
+            NoRuleError: The layers do not give the model's per-example gradients.
+        """
+        seeds = []
+        for features, labels in batches(self.flat, self.examples, self._batch_size):
+            with torch.no_grad():
+                logits = self.flat.logits(self.flat.vector, features)
+            with torch.enable_grad():
+                total = margins(logits.requires_grad_(), labels).sum()
+            seeds.append(torch.autograd.grad(total, logits)[0])
+        scale = (weight / len(self.examples)) ** 0.5
+        return gradient_rows(self.flat, self.examples.features, torch.cat(seeds) * scale)
 
     def pulled(self, weights: Tensor) -> Tensor:
         """(p,) Σ_i weights_i ∇m_i / n, for ``weights`` (n,)."""

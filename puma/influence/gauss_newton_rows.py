@@ -16,6 +16,7 @@ from puma.errors import (
     require_seed,
 )
 from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
+from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.layer_gradients import LayerRows
 
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
@@ -88,8 +89,8 @@ class GaussNewtonRows:
     @cached_property
     def factor(self) -> Tensor:
         """(rows, p) A."""
-        chosen, seeds = self._seeds()
-        layers = LayerRows(self.flat.module(self.flat.vector), self.flat.slices)
+        chosen, seeds = self.seeds()
+        layers = LayerRows(self.flat)
         factor = torch.zeros(len(seeds), self.size, dtype=self.dtype, device=self.flat.device)
         step = self._batch_size or self.flat.batch_size
         for start in range(0, len(seeds), step):
@@ -100,8 +101,8 @@ class GaussNewtonRows:
                 self._check(factor[part], features, seeds[part])
         return factor
 
-    def _seeds(self) -> tuple[Tensor, Tensor]:
-        """(the examples of the rows, (rows, classes) what to pull back through their logits)."""
+    def seeds(self) -> tuple[Tensor, Tensor]:
+        """Return each row's example, and (rows, classes) w_i·u to pull back through its logits."""
         probabilities = self._probabilities()
         n = len(probabilities)
         generator = torch.Generator().manual_seed(self._seed)
@@ -168,6 +169,16 @@ class GaussNewtonRows:
             f"{rows} rows of {self.size} parameters",
             f"lower rows to {most} or raise max_bytes",
         )
+
+
+def gauss_newton_rows(flat: FlatModel, examples: Examples) -> GradientRows:
+    """Compute A of the whole Gauss-Newton matrix AᵀA, see :class:`GaussNewtonRows`, layer by layer.
+
+    Raises:
+        NoRuleError: The layers do not give the model's per-example gradients.
+    """
+    chosen, seeds = GaussNewtonRows(flat, examples, rows=None, max_bytes=2**62).seeds()
+    return gradient_rows(flat, examples.features, seeds, rows=chosen)
 
 
 def check_rows(rows: int | None, seed: int, max_bytes: int) -> None:

@@ -16,6 +16,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, unfold
 
 from puma.errors import ModelError
+from puma.influence.flat_model import FlatModel
+
+
+class NoRuleError(ModelError):
+    """The rules of the layers do not give this model's per-example gradients."""
+
 
 Rule = Callable[[Any, Tensor, Tensor], dict[str, Tensor]]
 
@@ -85,12 +91,12 @@ def require_layers(
     solver: str,
     kinds: tuple[type[nn.Module], ...] = tuple(RULES),
 ) -> dict[str, nn.Module]:
-    """The trainable layers by name. Raises ModelError that names those of other ``kinds``."""
+    """The trainable layers by name. Raises NoRuleError that names those of other ``kinds``."""
     layers, others = trainable_layers(model, kinds)
     if others:
         listed = ", ".join(f"{kind} {name!r}" for name, kind in others.items())
         known = ", ".join(kind.__name__ for kind in kinds)
-        raise ModelError(
+        raise NoRuleError(
             f"{solver} knows the layers {known}, but the trainable parameters of {listed} belong "
             "to others; freeze these or use solver 'cg'"
         )
@@ -100,16 +106,16 @@ def require_layers(
 class LayerSignals:
     """What goes into every trainable layer, and the gradient of what comes out, example by example.
 
-    model: in eval mode, this object's own; its flags are changed. solver: who asks, for errors.
-    Raises ModelError for a trainable layer without a rule.
+    flat: the model, taken at ``flat.vector``. solver: who asks, for errors. Raises NoRuleError
+    for a trainable layer without a rule.
 
     Attributes:
         layers: The trainable layers by name.
         homes: For each layer, the names of its trainable parameters in the model.
     """
 
-    def __init__(self, model: nn.Module, solver: str) -> None:
-        self._model = model
+    def __init__(self, flat: FlatModel, solver: str) -> None:
+        self._flat, model = flat, flat.network
         self.layers = require_layers(model, solver)
         names = {id(p): name for name, p in model.named_parameters()}
         self.homes = {
@@ -120,18 +126,17 @@ class LayerSignals:
             }
             for name, layer in self.layers.items()
         }
-        model.requires_grad_(False)  # their own gradients are not wanted, and cost a third
 
     def of(self, features: Tensor, seeds: Tensor) -> list[tuple[str, Tensor, Tensor]]:
         """Return (layer, what went in, J_iᵀ seeds_i by what came out), once per use of a layer.
 
-        Both are (B, ...), as ``features``; ``seeds`` is (B, classes). Raises ModelError when a
-        layer does not see one entry per example.
+        Both are (B, ...), as ``features``; ``seeds`` is (B, classes). Raises NoRuleError when
+        a layer does not see one entry per example.
         """
         taps: list[Tensor] = []
         found: list[tuple[str, Tensor, Tensor]] = []
         with torch.enable_grad(), self._recording(len(features), taps, found):
-            output = self._model(features)
+            output = self._flat.logits(self._flat.vector, features)
             if taps:  # else nothing that trains takes part in the output
                 torch.autograd.grad(output, taps, seeds, allow_unused=True)
         return found
@@ -143,7 +148,7 @@ class LayerSignals:
         def record(name: str, inputs: Any, output: Tensor) -> Tensor:
             (into,) = inputs
             if into.shape[0] != count:
-                raise ModelError(
+                raise NoRuleError(
                     f"layer {name!r} got {into.shape[0]} entries for a batch of {count} "
                     "examples; per-example rows need one each, so use solver 'cg'"
                 )
@@ -176,14 +181,14 @@ class LayerSignals:
 class LayerRows:
     """Per-example gradients of a model's trainable parameters, side by side.
 
-    model: in eval mode, this object's own; its flags are changed. slices: where each parameter
-    goes, by name. Raises ModelError for a trainable layer without a rule.
+    flat: the model, taken at ``flat.vector``. Raises NoRuleError for a trainable layer without a
+    rule.
     """
 
-    def __init__(self, model: nn.Module, slices: dict[str, slice]) -> None:
-        self._signals = LayerSignals(model, "woodbury")
+    def __init__(self, flat: FlatModel) -> None:
+        self._signals = LayerSignals(flat, "woodbury")
         # One tensor may be a parameter of several layers: it has one place, and they add up.
-        self._slices = slices
+        self._slices = flat.slices
 
     def fill(self, rows: Tensor, features: Tensor, seeds: Tensor) -> None:
         """Write J_iᵀ seeds_i into ``rows`` (B, p), which holds zeros; ``seeds`` is (B, classes).

@@ -25,7 +25,7 @@ def gradient_rows(flat: FlatModel, examples: Examples) -> Iterator[Tensor]:
     Raises:
         ModelError: A trainable layer is not Linear, Conv2d or BatchNorm.
     """
-    layers = LayerRows(flat.module(flat.vector), flat.slices)
+    layers = LayerRows(flat)
     for features, labels in batches(flat, examples, chunk(flat, flat.batch_size)):
         with torch.no_grad():
             logits = flat.logits(flat.vector, features)

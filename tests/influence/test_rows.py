@@ -31,7 +31,7 @@ VARIANTS = {
 def layer_rows(model, examples, seeds):
     flat = FlatModel(model)
     rows = torch.zeros(len(seeds), flat.size, dtype=flat.dtype)
-    LayerRows(flat.module(flat.vector), flat.slices).fill(rows, examples.features, seeds)
+    LayerRows(flat).fill(rows, examples.features, seeds)
     return rows
 
 

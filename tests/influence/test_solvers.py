@@ -10,6 +10,7 @@ from puma.influence import (
     SOLVERS,
     ConjugateGradients,
     Dense,
+    Dual,
     FlatModel,
     GaussNewton,
     Hessian,
@@ -66,7 +67,7 @@ MATRIX_CASES = [
     for case in OPERATORS
     if solver not in FIXED_POINT or case == "well conditioned"
 ]
-# Matrices that are not of a model, which woodbury cannot use.
+# Matrices that are not of a model, which woodbury and dual cannot use.
 ANY_OPERATOR = sorted(SHARP)
 
 KINDS = {"gauss_newton": (GaussNewton, dense_gauss_newton), "hessian": (Hessian, dense_hessian)}
@@ -79,6 +80,7 @@ MODEL_CASES = {
         1e-10,
     ),
     "dense": (Dense(), KINDS, 1e-12),
+    "dual": (Dual(tolerance=1e-12), ["gauss_newton"], 1e-10),
     "woodbury, all rows": (Woodbury(rows=None), ["gauss_newton"], 1e-10),
     # Batches differ widely: noise.
     "lissa, batches": (LiSSA(steps=60, batch_size=5, tolerance=0.9), ["gauss_newton"], 0.5),
@@ -86,12 +88,12 @@ MODEL_CASES = {
 }
 
 
-# What sees only products is held against one model; woodbury looks into every kind of layer.
+# What sees only products is held against one model; the others look into every kind of layer.
 COVERED = [
     (solver, kind, name)
     for solver, (_, kinds, _) in MODEL_CASES.items()
     for kind in kinds
-    for name in (PROBLEMS if "woodbury" in solver else ["mlp"])
+    for name in (PROBLEMS if solver == "dual" or "woodbury" in solver else ["mlp"])
 ]
 
 
@@ -164,13 +166,14 @@ def test_every_solver_keeps_the_contract_with_its_default_settings(solver):
 
 
 def test_what_needs_a_model_says_so():
-    with pytest.raises(SolverError, match=r"got Matrix; pass Shifted\(GaussNewton.*'cg'"):
-        Woodbury().solve(Shifted(Matrix(torch.eye(3)), 1), torch.ones(3))
     flat, examples = FlatModel(mlp()), random_examples(5, 3)
-    with pytest.raises(SolverError, match=r"got Hessian; pass Shifted\(GaussNewton"):
-        Woodbury().solve(Shifted(Hessian(flat, examples), 1), flat.vector)
-    with pytest.raises(SolverError, match=r"not positive definite.*raise damping above 0"):
-        Woodbury().solve(GaussNewton(flat, examples), flat.vector)
+    for solver in (Woodbury(), Dual()):
+        with pytest.raises(SolverError, match=r"got Matrix; pass Shifted\(GaussNewton.*'cg'"):
+            solver.solve(Shifted(Matrix(torch.eye(3)), 1), torch.ones(3))
+        with pytest.raises(SolverError, match=r"got Hessian; pass Shifted\(GaussNewton"):
+            solver.solve(Shifted(Hessian(flat, examples), 1), flat.vector)
+        with pytest.raises(SolverError, match=r"not positive definite.*raise damping above 0"):
+            solver.solve(GaussNewton(flat, examples), flat.vector)
 
 
 @pytest.mark.parametrize("solver", ANY_OPERATOR)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from puma.removal import PUMA
+from puma.data import Dataset
+from puma.models.predictions import margins_of
+from puma.removal import PUMA, Retrain
 from puma.removal.puma import target_margin_step
 from puma.removal.puma.target_margin_step import PULL, REACH, SHARES
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import TrainingSettings
 from tests.oracles import dense_margin_gradients, per_example_gradients
-from tests.removal.conftest import WEIGHT_DECAY, flat
+from tests.removal.conftest import WEIGHT_DECAY, blobs, flat
 
 ROWS = torch.arange(0, 60, 2)
 DAMPING = 0.05
 
 
 @pytest.mark.parametrize("reweighting", ["always", "never"])
-@pytest.mark.parametrize("solver", ["dense", "cg", "woodbury"])
+@pytest.mark.parametrize("solver", ["dual", "dense", "cg", "woodbury"])
 def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeypatch):
     train, model = problem.dataset.train, problem.trained.predictor
     removed = train.subset(ROWS)
@@ -110,3 +112,53 @@ def test_weights_beyond_their_bound_are_cut(problem, monkeypatch):
     retained = train.without(ROWS)
     slope = per_example_gradients(problem.trained.predictor, retained).mean(0)
     assert abs(float(slope @ moved(1e-4))) > 100 * abs(float(slope @ moved(1e6)))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4)),
+        nn.Conv2d(1, 2, 3, padding=1, stride=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "reweighting"),
+    [(perceptron, "always"), (perceptron, "never"), (convolutional, "always")],
+)
+def test_dual_takes_the_steps_of_the_dense_solve(build, reweighting, monkeypatch):
+    """Also with repairs in between, on networks that are not linear."""
+    examples = blobs(90, seed=5, classes=3, features=16)
+    dataset = Dataset("blobs", examples, blobs(30, seed=6, classes=3, features=16), ("a", "b", "c"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build().double()
+    training = TrainingSettings(epochs=5, learning_rate=0.03)
+    trained = Retrain(training=training).fit(model, dataset, progress=False)
+    rows = torch.arange(20)
+    targets = margins_of(trained.predictor, examples.subset(rows)) - 3
+    monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: targets)
+    request = DeletionSet.of(examples.subject_ids[rows.numpy()].tolist(), dataset)
+    ends = {
+        solver: PUMA(
+            training=training,
+            solver=solver,
+            reweighting=reweighting,
+            tolerance=1e-10,
+            budget=0.5,
+            steps=2,
+        ).remove(trained, request, progress=False)
+        for solver in ("dense", "dual")
+    }
+    plain, dual = ends["dense"], ends["dual"]
+    assert len(plain.steps) > 1
+    assert max(step["repaired"] for step in plain.steps) > 0
+    assert plain.diagnostics["solver_rows"] == 0 < dual.diagnostics["solver_rows"]
+    assert dual.diagnostics["solver_iterations"] == 0
+    torch.testing.assert_close(flat(dual.predictor), flat(plain.predictor), rtol=1e-6, atol=1e-8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from puma.errors import SettingsError
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.cholesky import Dense
+from puma.influence.solvers.dual import Dual, RowsInverse
 from puma.influence.solvers.lissa import LiSSA
 from puma.influence.solvers.solver import Preconditioner, Solution, Solver
 from puma.influence.solvers.woodbury import Woodbury
@@ -12,6 +13,7 @@ from puma.influence.solvers.woodbury import Woodbury
 SOLVERS: dict[str, type[Solver]] = {
     "cg": ConjugateGradients,
     "dense": Dense,
+    "dual": Dual,
     "lissa": LiSSA,
     "woodbury": Woodbury,
 }
@@ -43,8 +45,10 @@ __all__ = [
     "SOLVERS",
     "ConjugateGradients",
     "Dense",
+    "Dual",
     "LiSSA",
     "Preconditioner",
+    "RowsInverse",
     "Solution",
     "Solver",
     "Woodbury",

@@ -26,6 +26,7 @@ class Solution:
         residual_of: "operator" where A is the operator that was asked for. "approximation" where
             the solver put a cheaper matrix in its place and measured on that one only: small then
             means that the cheap matrix was inverted well, not that it was a good one.
+        rows: Of the factor of :class:`.dual.Dual`; 0 where it does not solve by one.
     """
 
     value: Tensor
@@ -33,6 +34,7 @@ class Solution:
     iterations: int
     residual: float
     residual_of: str = "operator"
+    rows: int = 0
 
 
 class Solver(Protocol):

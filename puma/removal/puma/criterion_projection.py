@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from puma.influence import LinearOperator
+from puma.influence import LinearOperator, MarginGaussNewton, RowsInverse
+from puma.influence.gradient_rows import GradientRows
 
 
 class NoProjection:
@@ -24,6 +25,10 @@ class NoProjection:
     def bounded(self, vector: Tensor) -> Tensor:
         """(p,) Qx, as far as the bounds on λ allow."""
         return vector
+
+    def between(self, rows: GradientRows, inverse: RowsInverse) -> Tensor:
+        """(m, m) J·QH⁻¹Qᵀ·Jᵀ for rows J (m, p)."""
+        return inverse.between(rows)
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,25 @@ class CriterionProjection(NoProjection):
 
     def transposed(self, vector: Tensor) -> Tensor:
         """(p,) Qᵀx."""
-        along = float(self.gradient @ self.compensation)
-        share = float(self.compensation @ vector) / along
+        share = float(self.compensation @ vector) / float(self.gradient @ self.compensation)
         return vector - share * self.gradient
 
     def bounded(self, vector: Tensor) -> Tensor:
         """(p,) Qx, as far as the bounds on λ allow."""
         share = max(-self.largest, min(self.largest, self._share(vector)))
         return vector - share * self.compensation
+
+    def between(self, rows: GradientRows, inverse: RowsInverse) -> Tensor:
+        """(m, m) J·QH⁻¹Qᵀ·Jᵀ for rows J (m, p).
+
+        With h = H⁻¹∇C and s = ∇C·u, QH⁻¹Qᵀ is H⁻¹ − (uhᵀ + huᵀ)/s + (∇C·h)uuᵀ/s².
+        """
+        preserved = inverse(self.gradient)
+        along = float(self.gradient @ self.compensation)
+        u = (rows @ self.compensation).double() / along
+        crossed = torch.outer(u, (rows @ preserved).double())
+        kernel = inverse.between(rows) - crossed - crossed.T
+        return kernel + float(self.gradient @ preserved) * torch.outer(u, u)
 
     def _share(self, vector: Tensor) -> float:
         return float(self.gradient @ vector) / float(self.gradient @ self.compensation)
@@ -71,7 +87,7 @@ class StepOperator:
     """
 
     curvature: LinearOperator
-    margins: LinearOperator
+    margins: MarginGaussNewton
     projection: NoProjection
     pull: float
 
@@ -89,3 +105,32 @@ class StepOperator:
         """(p,) the matrix times ``vector`` (p,)."""
         pulled = self.projection.transposed(self.margins @ self.projection(vector))
         return self.curvature @ vector + self.pull * pulled
+
+    def few_rows(self) -> ProjectedRows:
+        """Compute R (m, p) of pull·QᵀMQ = RᵀR."""
+        return ProjectedRows(self.margins.rows(self.pull), self.projection)
+
+
+@dataclass(frozen=True)
+class ProjectedRows:
+    """JQ, with J the marked rows' gradients."""
+
+    rows: GradientRows
+    projection: NoProjection
+
+    @property
+    def count(self) -> int:
+        """The number m of rows."""
+        return self.rows.count
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """(m,) JQ times ``vector`` (p,)."""
+        return self.rows @ self.projection(vector)
+
+    def transposed(self, coefficients: Tensor) -> Tensor:
+        """(p,) QᵀJᵀ times ``coefficients`` (m,)."""
+        return self.projection.transposed(self.rows.transposed(coefficients))
+
+    def between(self, inverse: RowsInverse) -> Tensor:
+        """(m, m) JQ H⁻¹ QᵀJᵀ."""
+        return self.projection.between(self.rows, inverse)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from puma.influence import (
-    FlatModel,
     Solution,
     directional_derivatives,
     reweight,
@@ -33,47 +32,46 @@ def first_order_step(run: Stepper, max_dose: float) -> dict[str, float]:
         Its numbers: ``dose``, ``dose_capped``, ``drift`` (nats), ``predicted_change`` (of C, to
         first order), ``removed_loss``, and how it was solved.
     """
-    flat = FlatModel(run.model)
-    direction, slope, solutions = _direction(run, flat)
+    direction, slope, solutions = _direction(run)
+    start = run.flat.vector
 
     def allowed(size: float) -> bool:
-        return run.affordable(flat, flat.vector + size * direction)
+        return run.affordable(start + size * direction)
 
     size, capped = largest_step_size(allowed, limit=max_dose)
-    vector = flat.vector + size * direction
-    run.model = flat.module(vector)
+    run.go_to(start + size * direction)
     return {
         "dose": size,
         "dose_capped": float(capped),
         "reweighted": float(run.reweighted),
         "predicted_change": size * slope,
-        "drift": run.drift(flat, vector),
+        "drift": run.drift(run.flat.vector),
         "removed_loss": run.removed_loss(),
         **how_solved(solutions),
     }
 
 
 def how_solved(solutions: list[Solution]) -> dict[str, float]:
-    """Sum the iterations of several solves, and find their largest relative residual."""
+    """Sum the iterations of several solves; find their largest residual and smallest factor."""
     return {
         "iterations": float(sum(each.iterations for each in solutions)),
         "residual": max(each.residual for each in solutions),
+        "rows": float(min(each.rows for each in solutions)),
     }
 
 
-def compensation_weights(run: Stepper, flat: FlatModel, preserved: Solution) -> Tensor:
+def compensation_weights(run: Stepper, preserved: Solution) -> Tensor:
     """Solve Eq. 10 for λ, which makes the retained rows offset Σψ of the marked rows.
 
     Args:
         run: The removal under way.
-        flat: Its model.
         preserved: H⁻¹∇C (Eq. 9).
 
     Returns:
         (n,) −λ on the retained rows and 0 on the marked.
     """
-    scores = directional_derivatives(flat, run.train, preserved.value)
-    weights = torch.zeros(len(run.train), dtype=flat.dtype)
+    scores = directional_derivatives(run.flat, run.train, preserved.value)
+    weights = torch.zeros(len(run.train), dtype=scores.dtype)
     weights[~run.marked] = -reweight(
         scores[~run.marked],
         float(scores[run.marked].sum()),
@@ -84,14 +82,15 @@ def compensation_weights(run: Stepper, flat: FlatModel, preserved: Solution) -> 
     return weights
 
 
-def _direction(run: Stepper, flat: FlatModel) -> tuple[Tensor, float, list[Solution]]:
+def _direction(run: Stepper) -> tuple[Tensor, float, list[Solution]]:
     """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), its first-order change of C, the solves."""
-    curvature, gradient = run.curvature(flat), run.criterion.gradient(flat)
+    flat, curvature = run.flat, run.curvature()
+    gradient = run.criterion.gradient(flat)
     weights, solutions = run.marked.to(flat.dtype), []
     if run.reweighted:
-        preserved = run.solver().solve(curvature, gradient)
-        weights = weights + compensation_weights(run, flat, preserved)
+        preserved = run.solver.solve(curvature, gradient)
+        weights = weights + compensation_weights(run, preserved)
         solutions.append(preserved)
-    solved = run.solver().solve(curvature, weighted_gradient(flat, run.train, weights))
+    solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
     n = len(run.train)
     return solved.value / n, float(gradient @ solved.value) / n, [*solutions, solved]

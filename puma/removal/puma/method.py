@@ -67,9 +67,12 @@ class PUMA(PumaSettings, RemovalMethod):
         reference_epochs: Share of the training's epochs that each is trained for.
         level_tolerance: How near to the targets is near enough, as a mean distance of margins in
             logits; reference models differ from each other by more than 1.
-        solver: A short name of :data:`puma.influence.SOLVERS`; with reference models cg, dense,
-            or woodbury, which is then a preconditioner.
-        tolerance: Relative residual at which the conjugate gradients stop.
+        solver: A short name of :data:`puma.influence.SOLVERS`; with reference models dual, cg,
+            dense, or woodbury, which is then a preconditioner. Conjugate gradients solve in place
+            of dual where the rows are too many (:class:`puma.influence.Dual`); the diagnostic
+            ``solver_rows`` is then 0, else the number of rows in the smallest factor.
+        tolerance: Relative residual up to which dual refines, and at which the conjugate
+            gradients stop.
         max_iterations: Of the conjugate gradients.
         rows: Of woodbury's Gauss-Newton factor.
         curvature_sample: So many retained rows, drawn with ``seed``, stand for all in H; for
@@ -104,12 +107,13 @@ class PUMA(PumaSettings, RemovalMethod):
                 "max_dose, or lower damping"
             )
         return Patch(
-            run.model,
+            run.flat.module(run.flat.vector),
             outcomes={"dose": sum(step["dose"] for step in steps)},
             diagnostics={
                 "steps": float(len(steps)),
                 "solver_iterations": sum(step["iterations"] for step in steps),
                 "solver_residual": max(step["residual"] for step in steps),
+                "solver_rows": min(step["rows"] for step in steps),
                 **run.outcome(),
             },
             steps=tuple(steps),

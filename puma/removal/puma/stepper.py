@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor
 
+from puma.data.base import Examples
 from puma.influence import (
     ConjugateGradients,
+    Dual,
     FlatModel,
     GaussNewton,
     GaussNewtonRows,
@@ -20,7 +22,8 @@ from puma.influence import (
     resolve_solver,
     sampled,
 )
-from puma.models import predictions
+from puma.influence.flat_model import batches
+from puma.models.predictions import margins
 from puma.removal.base import Trained
 from puma.removal.puma.line_search import largest_step_size
 from puma.requests.deletion_set import DeletionSet
@@ -34,11 +37,12 @@ class Stepper(ABC):
         settings: PUMA's.
         training: How the original was trained.
         seed: Of every sample that is drawn.
-        model: The model after the steps so far.
+        flat: The model after the steps so far.
         train: All training rows. marked: (n,) mask of those to remove.
         retain_set: The rows that stay.
         forget_sample: The rows to remove that the steps look at, all or a sample.
         criterion: C, the mean loss of the retained rows or of a sample.
+        solver: Of linear systems with the curvature.
         finished: Whether another step is pointless.
     """
 
@@ -52,7 +56,7 @@ class Stepper(ABC):
         seed: int,
     ) -> None:
         self.settings, self.training, self.seed = settings, training, seed
-        self.model: nn.Module = trained.predictor
+        self.flat = FlatModel(trained.predictor)
         self.train = trained.dataset.train
         self.marked = torch.zeros(len(self.train), dtype=torch.bool)
         self.marked[deletion_set.rows] = True
@@ -62,9 +66,10 @@ class Stepper(ABC):
             measured = sampled(measured, rows, seed=seed + 1)
             self.forget_sample = sampled(self.forget_sample, rows, seed=seed + 1)
         self.criterion = MeanLoss(measured)
-        flat = FlatModel(self.model)
-        self._origin = flat.vector
-        self._before = self.criterion.value(flat, flat.vector)
+        self.solver = self._solver()
+        self._curvature: Shifted | None = None
+        self._origin = self.flat.vector
+        self._before = self.criterion.value(self.flat, self._origin)
         self.finished = False
 
     def step(self, *, first: bool) -> dict[str, float]:
@@ -86,15 +91,29 @@ class Stepper(ABC):
 
     def unchanged(self) -> bool:
         """Return whether the weights are still the original's, to the last bit."""
-        return torch.equal(FlatModel(self.model).vector, self._origin)
+        return torch.equal(self.flat.vector, self._origin)
 
-    def drift(self, flat: FlatModel, vector: torch.Tensor) -> float:
+    def go_to(self, vector: Tensor) -> None:
+        """Take the model to other parameters (p,)."""
+        self.flat = self.flat.at(vector)
+        self._curvature = None
+
+    def drift(self, vector: Tensor) -> float:
         """C at ``vector`` minus C of the original, in nats."""
-        return self.criterion.value(flat, vector) - self._before
+        return self.criterion.value(self.flat, vector) - self._before
 
-    def affordable(self, flat: FlatModel, vector: torch.Tensor) -> bool:
+    def affordable(self, vector: Tensor) -> bool:
         """Return whether |drift| at ``vector`` keeps the budget (Eq. 2)."""
-        return abs(self.drift(flat, vector)) <= self.settings.budget  # False also for NaN
+        return abs(self.drift(vector)) <= self.settings.budget  # False also for NaN
+
+    @torch.no_grad()
+    def margins(self, vector: Tensor, examples: Examples) -> Tensor:
+        """(m,) float64 logit margins of the ``examples`` at ``vector``."""
+        parts = [
+            margins(self.flat.logits(vector, features).double(), labels)
+            for features, labels in batches(self.flat, examples)
+        ]
+        return torch.cat(parts)
 
     @property
     def reweighted(self) -> bool:
@@ -103,7 +122,24 @@ class Stepper(ABC):
 
     def removed_loss(self) -> float:
         """Mean cross-entropy of the rows to remove, or of the sample of them, in nats."""
-        return predictions.losses(self.model, self.forget_sample).mean().item()
+        return MeanLoss(self.forget_sample).value(self.flat, self.flat.vector)
+
+    def curvature(self) -> Shifted:
+        """H of the retained rows, with damping and the training's weight decay.
+
+        One object until the model moves: solvers keep what they find out about it.
+        """
+        if self._curvature is None:
+            settings, examples = self.settings, self.retain_set
+            if settings.curvature_sample is not None:
+                examples = sampled(examples, settings.curvature_sample, seed=self.seed)
+            matrix: LinearOperator
+            if settings.solver == "woodbury":
+                matrix = GaussNewtonRows(self.flat, examples, rows=settings.rows, seed=self.seed)
+            else:
+                matrix = GaussNewton(self.flat, examples)
+            self._curvature = Shifted(matrix, settings.damping + self.training.weight_decay)
+        return self._curvature
 
     def _repair(self) -> float:
         """Win budget back: a Newton step on C alone; returns by how much C fell (nats).
@@ -112,39 +148,27 @@ class Stepper(ABC):
         with one λ for every retained row. The largest share of it that lowers C and keeps the
         budget is taken; where the earlier steps did not raise C, none is.
         """
-        flat = FlatModel(self.model)
-        start = self.criterion.value(flat, flat.vector)
+        vector, start = self.flat.vector, self.criterion.value(self.flat, self.flat.vector)
         if start <= self._before:
             return 0.0
-        solved = self.solver().solve(self.curvature(flat), self.criterion.gradient(flat))
+        solved = self.solver.solve(self.curvature(), self.criterion.gradient(self.flat))
 
         def value(share: float) -> float:
-            return self.criterion.value(flat, flat.vector - share * solved.value)
+            return self.criterion.value(self.flat, vector - share * solved.value)
 
         def allowed(share: float) -> bool:
             reached = value(share)
             return reached < start and abs(reached - self._before) <= self.settings.budget
 
         share = largest_step_size(allowed, limit=1.0, precision=0.1).value
-        self.model = flat.module(flat.vector - share * solved.value)
-        return start - value(share)
+        self.go_to(vector - share * solved.value)
+        return start - self.criterion.value(self.flat, self.flat.vector)
 
-    def solver(self) -> Solver:
-        """Return the solver of linear systems with the curvature alone."""
-        if self.settings.solver == "cg":
-            return ConjugateGradients(
+    def _solver(self) -> Solver:
+        """The solver of linear systems with the curvature alone."""
+        if self.settings.solver in ("cg", "dual"):
+            kind = ConjugateGradients if self.settings.solver == "cg" else Dual
+            return kind(
                 tolerance=self.settings.tolerance, max_iterations=self.settings.max_iterations
             )
         return resolve_solver(self.settings.solver)
-
-    def curvature(self, flat: FlatModel) -> Shifted:
-        """H of the retained rows, with damping and the training's weight decay."""
-        settings, examples = self.settings, self.retain_set
-        if settings.curvature_sample is not None:
-            examples = sampled(examples, settings.curvature_sample, seed=self.seed)
-        matrix: LinearOperator
-        if settings.solver == "woodbury":
-            matrix = GaussNewtonRows(flat, examples, rows=settings.rows, seed=self.seed)
-        else:
-            matrix = GaussNewton(flat, examples)
-        return Shifted(matrix, settings.damping + self.training.weight_decay)

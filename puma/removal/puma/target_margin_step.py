@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from puma.errors import DeletionError, SettingsError
 from puma.influence import (
     SOLVERS,
     ConjugateGradients,
-    FlatModel,
     LinearOperator,
     MarginGaussNewton,
     Preconditioner,
@@ -22,7 +21,6 @@ from puma.influence import (
     resolve_solver,
     weighted_gradient,
 )
-from puma.models.predictions import margins_of
 from puma.removal.base import Trained
 from puma.removal.puma.criterion_projection import (
     CriterionProjection,
@@ -97,31 +95,34 @@ class TargetMarginStepper(Stepper):
             seed=seed,
             progress=progress,
         )
-        self._start = self._distance = self.distance(self.model)
+        self._start = self._distance = self._distance_at(self.flat.vector)
 
-    def distance(self, model: nn.Module) -> float:
+    def _distance_at(self, vector: Tensor) -> float:
         """Mean absolute distance of the rows' margins from their targets, in logits."""
-        return float(self._missing(model).abs().mean())
+        return float(self._missing(vector).abs().mean())
 
     def move(self, *, first: bool) -> dict[str, float]:
         """Take the best share of the step; the first step takes a first-order one if none helps."""
-        flat = FlatModel(self.model)
-        step, solved = self._whole_step(flat)
-        stay = _Candidate(self.distance(self.model), 0.0, flat.vector)
-        shares = [self._candidate(flat, step, share) for share in SHARES]
-        # Of equals the first: to stay, or the larger share.
-        best = min([stay, *shares], key=lambda candidate: candidate.distance)
+        start = self.flat.vector
+        step, numbers = self._whole_step()
+        stay = _Candidate(self._distance_at(start), 0.0, start)
+        shares = [self._candidate(start, step, share) for share in SHARES]
+        # Of equals the first: to stay, or the larger share. C is measured where it matters.
+        ranked = sorted([stay, *shares], key=lambda candidate: candidate.distance)
+        best = next(each for each in ranked if each is stay or self.affordable(each.vector))
         if best is stay and first:
             # They are at their targets already, or the budget forbids going there.
             numbers = first_order_step(self, min(FIRST_ORDER, self.settings.max_dose))
+            reached = self._distance_at(self.flat.vector)
         else:
-            self.model = flat.module(best.vector)
-            numbers = solved | {
+            self.go_to(best.vector)
+            numbers |= {
                 "dose": best.share,
-                "drift": self.drift(flat, best.vector),
+                "drift": self.drift(best.vector),
                 "removed_loss": self.removed_loss(),
             }
-        before, self._distance = self._distance, self.distance(self.model)
+            reached = best.distance
+        before, self._distance = self._distance, reached
         self.finished = (
             best is stay
             or self._distance <= self.settings.level_tolerance
@@ -131,64 +132,58 @@ class TargetMarginStepper(Stepper):
 
     def outcome(self) -> dict[str, float]:
         """Return how near the rows came to their targets, in logits and as AUCs."""
-        unseen = margins_of(self.model, self.unseen)
-        above = -float(self._missing(self.model).mean())
+        unseen = self.margins(self.flat.vector, self.unseen)
+        reached = self.margins(self.flat.vector, self.forget_sample)
+        above = float((reached - self.targets).mean())
         return {
-            "level_reached": _auc(margins_of(self.model, self.forget_sample), unseen),
+            "level_reached": _auc(reached, unseen),
             "level_reference": _auc(self.targets, unseen),
             "level_distance_before": self._start,
             "level_distance": self._distance,
             "level_missed": float(above > self.settings.level_tolerance),
         }
 
-    def _missing(self, model: nn.Module) -> Tensor:
-        return self.targets - margins_of(model, self.forget_sample)
+    def _missing(self, vector: Tensor) -> Tensor:
+        return self.targets - self.margins(vector, self.forget_sample)
 
-    def _candidate(self, flat: FlatModel, step: Tensor, share: float) -> _Candidate:
-        """Where a ``share`` of the step ends; what the budget forbids is infinitely far."""
-        vector = flat.vector + share * step
-        distance = torch.inf
-        if self.affordable(flat, vector):
-            distance = self.distance(flat.module(vector))
-        return _Candidate(distance, share, vector)
+    def _candidate(self, start: Tensor, step: Tensor, share: float) -> _Candidate:
+        vector = start + share * step
+        return _Candidate(self._distance_at(vector), share, vector)
 
-    def _whole_step(self, flat: FlatModel) -> tuple[Tensor, dict[str, float]]:
+    def _whole_step(self) -> tuple[Tensor, dict[str, float]]:
         """(p,) the step to the targets, by the model of second order, and how it was solved."""
-        curvature = self.curvature(flat)
-        margins = MarginGaussNewton(flat, self.forget_sample)
-        missing = PULL * margins.pulled(self._missing(self.model).clamp(-REACH, REACH))
+        margins = MarginGaussNewton(self.flat, self.forget_sample)
+        missing = self._missing(self.flat.vector).clamp(-REACH, REACH)
         projection, solutions = NoProjection(), list[Solution]()
         if self.reweighted:
-            projection, solutions = self._projection(flat, curvature)
-        operator = StepOperator(curvature, margins, projection, PULL)
-        solved = self._solver_of_sums(curvature).solve(operator, projection.transposed(missing))
+            projection, solutions = self._projection()
+        operator = StepOperator(self.curvature(), margins, projection, PULL)
+        wanted = projection.transposed(PULL * margins.pulled(missing))
+        solved = self._solver_of_sums().solve(operator, wanted)
         reweighted = float(isinstance(projection, CriterionProjection))
         numbers = {"reweighted": reweighted, **how_solved([*solutions, solved])}
         return projection.bounded(solved.value), numbers
 
-    def _projection(
-        self, flat: FlatModel, curvature: Shifted
-    ) -> tuple[NoProjection, list[Solution]]:
-        gradient = self.criterion.gradient(flat)
-        preserved = self.solver().solve(curvature, gradient)
-        weights = compensation_weights(self, flat, preserved)
-        retained = weighted_gradient(flat, self.train, weights) / len(self.train)
-        compensation = self.solver().solve(curvature, retained)
+    def _projection(self) -> tuple[NoProjection, list[Solution]]:
+        gradient = self.criterion.gradient(self.flat)
+        preserved = self.solver.solve(self.curvature(), gradient)
+        weights = compensation_weights(self, preserved)
+        retained = weighted_gradient(self.flat, self.train, weights) / len(self.train)
+        compensation = self.solver.solve(self.curvature(), retained)
         solutions = [preserved, compensation]
         if float(gradient @ compensation.value) == 0:  # no λ, or none that acts on C
             return NoProjection(), solutions
         largest = self.settings.max_weight / float(weights.abs().max())
         return CriterionProjection(gradient, compensation.value, largest), solutions
 
-    def _solver_of_sums(self, curvature: Shifted) -> Solver:
+    def _solver_of_sums(self) -> Solver:
         """The method's solver, or conjugate gradients with its inverse of the curvature."""
-        solver = self.solver()
-        if not isinstance(solver, Preconditioner):
-            return solver
+        if not isinstance(self.solver, Preconditioner):
+            return self.solver
         return ConjugateGradients(
             tolerance=self.settings.tolerance,
             max_iterations=self.settings.max_iterations,
-            preconditioner=_InverseOf(solver, curvature),
+            preconditioner=_InverseOf(self.solver, self.curvature()),
         )
 
 
