@@ -97,7 +97,7 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
     return (
         _audit(facts),
         _target_margins(facts),
-        _budget(row, facts.params),
+        _budget(facts),
         _subject(row, facts.weights),
         _certificate(row, facts.certificate),
         _requests(facts),
@@ -214,7 +214,8 @@ def _removal(facts: Facts, base: RegisteredVersion, people_of: RegisteredVersion
     return command
 
 
-def _budget(row: RegisteredVersion, params: Mapping[str, str]) -> Condition:
+def _budget(facts: Facts) -> Condition:
+    row, params = facts.row, facts.params
     drift = row.metrics.get("criterion_drift")
     budget = _number(params.get("budget"))
     if budget is None and row.method not in BUDGETED:
@@ -234,7 +235,8 @@ def _budget(row: RegisteredVersion, params: Mapping[str, str]) -> Condition:
     return Condition(
         "budget",
         "fails",
-        f"{detail}; raise puma.criterion_sample or lower puma.budget, and run `dvc repro`",
+        f"{detail}; {_way_out(facts)}; or raise puma.criterion_sample or lower puma.budget, and "
+        "run `dvc repro`",
     )
 
 
@@ -338,6 +340,11 @@ def _together(facts: Facts, other: RegisteredVersion, *, next_step: bool = False
     From this version if that is to serve meanwhile (``next_step``), else from ``other``.
     """
     row = facts.row
+    if other.method == RETRAIN and other.created and other.parent_version == row.version:
+        # The command below would find that one.
+        if CHAMPION in other.aliases:
+            return f"version {other.version} was made from this one without them; let it serve on"
+        return f"let that one serve: `puma promote {other.dataset} {other.version}`"
     pairs = [(row, other), (other, row)] if next_step else [(other, row), (row, other)]
     for base, people_of in pairs:
         if _is_plain(base) and _same_data(row, other) and people_of.deletion_digest is not None:

@@ -68,8 +68,8 @@ def refuse_broken_record(registry: Registry, parent: RegisteredVersion) -> None:
         if finding.state in ("fails", "unknown"):
             raise RegistryError(
                 f"nothing can be made of version {parent.version}, as its record does not hold: "
-                f"{finding.field}: {finding.detail}; see `puma verify {parent.dataset} "
-                f"{parent.version}`"
+                f"{finding.field}: {finding.detail}; see `puma verify "
+                f"{parent.dataset} {parent.version}`, or choose another version"
             )
 
 

@@ -19,7 +19,7 @@ from puma.lineage.models import initial_model, removal_record
 from puma.lineage.records import RETRAIN, ModelIdentity, ModelRecord, with_audit
 from puma.project.files import sha256
 from puma.project.workspace import Workspace
-from puma.registry import RegisteredVersion, Registry, model_name
+from puma.registry import RegisteredVersion, Registry
 from puma.registry.creation import Draft
 from puma.registry.removal_history import RemovalHistory, history_of
 from puma.registry.versions import RETRAIN_DUE, choose_version
@@ -160,8 +160,8 @@ def remove_request(
     if erased is not None:
         raise RegistryError(
             f"this is the model that was erased as version {erased.version} on {erased.when}: it "
-            f"is not registered again; remove from a version that is without more people, such as "
-            f"models:/{model_name(dataset)}@champion"
+            f"is not registered again; add --seed {remover.seed + 1} --method {RETRAIN}, which "
+            "makes another, or remove from a version that is without more people"
         )
     before, report = _audit(workspace, model, removal, people.everybody, progress=progress)
     history = history_of(parent).after(method, removal.criterion_drift)

@@ -19,8 +19,8 @@ from puma.registry import open_store, register_all
 from tests.audited import copy_of
 from tests.command import puma
 from tests.registry.fixtures import _default_store, template
-from tests.registry.projects import DATASET
-from tests.registry.served import servable_project
+from tests.registry.projects import DATASET, copy_store, make_project
+from tests.registry.served import BUDGET, make_servable, servable_project
 
 __all__ = ["_default_store", "template"]
 NAME = f"puma-{DATASET}"
@@ -129,6 +129,53 @@ def test_a_missing_certificate_leads_to_the_pipeline_that_issues_it(own: Workspa
     refused(own, "promote", DATASET, "3", code=0)
 
 
+def test_a_budget_that_was_not_kept_leads_to_the_retrained_version(
+    template: Workspace, tmp_path: Path
+) -> None:
+    own = make_project(tmp_path / "own")
+    copy_store(template, own)
+    make_servable(own, drift=2 * BUDGET)
+    text = refused(own, "promote", DATASET, "3", code=1).stderr
+    assert "budget fails: " in text
+    (command,) = named(text)
+    assert command == ["promote", DATASET, "2"]
+    refused(own, *command, code=0)
+
+
+def test_changed_weights_can_be_restored(own: Workspace) -> None:
+    client = open_store(own)
+    folders = [
+        client.get_logged_model(
+            client.get_model_version(NAME, number).source.removeprefix("models:/")
+        ).artifact_location.removeprefix("file://")
+        for number in ("2", "3")
+    ]
+    ((other,), (archive,)) = ([*Path(folder).rglob("model.pt2")] for folder in folders)
+    backup = archive.read_bytes()
+    archive.write_bytes(other.read_bytes())
+    for command in ("promote", "verify"):
+        assert "restore mlruns/" in refused(own, command, DATASET, "3", code=1).output
+    archive.write_bytes(backup)
+    for command in ("promote", "verify"):
+        refused(own, command, DATASET, "3", code=0)
+
+
+def test_a_tombstone_that_was_changed_can_be_deleted(own: Workspace) -> None:
+    client = open_store(own)
+    client.set_registered_model_tag(NAME, "puma.erased.9", "{")
+    for command in ("versions", "promote", "verify", "erase"):
+        arguments = [] if command == "versions" else ["2"]
+        if command == "verify":
+            refused(own, command, DATASET, "2", code=0)  # it needs none
+        else:
+            text = refused(own, command, DATASET, *arguments).stderr
+            assert "the tag puma.erased.9" in text
+            assert "or delete it" in text
+    client.delete_registered_model_tag(NAME, "puma.erased.9")
+    for command in ("versions", "erase", "promote"):
+        refused(own, command, DATASET, *([] if command == "versions" else ["2"]), code=0)
+
+
 def test_force_promotes_as_the_message_says(own: Workspace) -> None:
     open_store(own).set_model_version_tag(NAME, "3", "puma.verdict", "utility_lost")
     text = refused(own, "promote", DATASET, "3", code=1).stderr
@@ -141,13 +188,17 @@ def test_force_promotes_as_the_message_says(own: Workspace) -> None:
 # --- verify ---
 
 
-@pytest.mark.parametrize("moved", ["by hand", "to what conditions forbid to leave", "not yet"])
+@pytest.mark.parametrize(
+    "moved", ["by hand", "away", "to what conditions forbid to leave", "not yet"]
+)
 def test_a_champion_out_of_place_can_be_put_back(own: Workspace, moved: str) -> None:
     client, due = open_store(own), 1
     if moved == "not yet":  # a promotion that was cut short before its last step
         client.set_model_version_tag(NAME, "3", "puma.promoted_at", "2026-01-01T00:00:00+00:00")
         client.set_model_version_tag(NAME, "1", "puma.superseded_by", "3")
         due = 3
+    elif moved == "away":
+        client.delete_registered_model_alias(NAME, "champion")
     else:
         client.set_registered_model_alias(NAME, "champion", "3")
     commands = named(refused(own, "verify", DATASET, str(due), code=1).stdout)

@@ -225,7 +225,8 @@ def test_a_drift_beyond_the_budget_fails(drift: float, fails: bool) -> None:
     assert found.keys() == ({"budget"} if fails else set())
     if fails:
         assert found["budget"][0] == "fails"
-        assert f"moved by {drift:+.4g} nats, of 0.01 allowed; raise" in found["budget"][1]
+        assert f"moved by {drift:+.4g} nats, of 0.01 allowed; " in found["budget"][1]
+        assert "or raise puma.criterion_sample or lower puma.budget" in found["budget"][1]
 
 
 def test_a_method_without_a_budget_is_bound_by_its_verdict_alone() -> None:
@@ -335,6 +336,20 @@ def test_back_to_an_original_that_knows_removed_people_fails() -> None:
     )
     assert "version 1 is not known to be without these people: they would come back" in detail
     assert detail.endswith(RETRAINED.format(1, ""))
+
+
+@pytest.mark.parametrize(
+    ("values", "way"),
+    [
+        (SERVES, "let that one serve: `puma promote toy 2`"),
+        ({"aliases": ("champion",)}, "version 2 was made from this one without them; let it serve"),
+    ],
+)
+def test_back_to_the_original_of_a_retrained_version_leads_to_that(
+    values: dict[str, Any], way: str
+) -> None:
+    other = replace(RETRAIN, **values)
+    assert way in unmet(facts(ORIGINAL, other))["requests"][1]
 
 
 def test_an_original_trained_later_on_other_data_is_taken_to_be_without_them() -> None:

@@ -409,7 +409,12 @@ def test_a_parent_without_a_certificate_or_above_it_a_gap_is_refused(chain: Work
 
 def test_an_erased_version_does_not_come_back(chain: Workspace) -> None:
     assert not erase(chain, DATASET, 5, act=True, progress=False).left
-    assert_refused(chain, RegistryError, "was erased as version 5 on .*@champion", rows=FIRST)
+    assert_refused(
+        chain,
+        RegistryError,
+        "was erased as version 5 on .* add --seed 1 --method retrain, ",
+        rows=FIRST,
+    )
     with pytest.raises(RegistryError, match="was erased as version 5"):
         respond(chain, 1, FIRST)
     # What was made from it goes on, and is still held to the training of the original above.

@@ -157,10 +157,14 @@ def check_fields(comparison: Comparison) -> Iterator[Finding]:
     first, second, why = (
         comparison.rebuilt,
         comparison.stored,
-        f"{FILE} was changed after it was issued",
+        f"{FILE} was changed after it was issued; {BACKUP}",
     )
     if comparison.intact:
-        first, second, why = second, first, "the registry was changed after it was issued"
+        first, second, why = (
+            second,
+            first,
+            f"the registry was changed after it was issued; put it back, or {BACKUP}",
+        )
     found = [differs(*leaf, why) for leaf in differences(first, second)]
     if not found and not comparison.intact:
         why = "the file is not the one issued"
@@ -195,7 +199,7 @@ def check_weights(weights: str | RegistryError, expected: str) -> Finding:
         return Finding("weights_digest", "unknown", str(weights))
     if weights == expected:
         return Finding("weights_digest", "holds", "computed from the registered model")
-    why = "the files of the registered model were changed"
+    why = f"the files of the registered model were changed; {BACKUP}"
     return differs("weights_digest", expected, weights, why)
 
 
