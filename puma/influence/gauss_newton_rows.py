@@ -69,9 +69,7 @@ class GaussNewtonRows:
         require_consistent(flat, examples)
         self.size, self.dtype, self.flat, self.examples = flat.size, flat.dtype, flat, examples
         self._seed, self._batch_size = seed, batch_size
-        probe = examples.subset(torch.tensor([0], device=examples.labels.device))
-        with torch.no_grad():
-            each = flat.logits(flat.vector, probe.features).shape[1] - 1
+        each = flat.classes(examples.features) - 1
         whole = len(examples) * each
         self.exact = rows is None or whole <= rows
         self._each = each if self.exact else 1

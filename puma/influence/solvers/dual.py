@@ -268,12 +268,12 @@ def _solved(factor: Tensor, vector: Tensor) -> Tensor:
 
 
 def _cholesky(kernel: Tensor, shift: float) -> Tensor:
-    """The factor of ``kernel`` + ``shift``·I, in double precision."""
-    kernel = kernel.double()
-    damped = kernel + shift * torch.eye(len(kernel), dtype=kernel.dtype, device=kernel.device)
+    """The factor of ``kernel`` + ``shift``·I, in double precision; may overwrite the kernel."""
+    damped = kernel.double()
+    damped.diagonal().add_(shift)
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(damped)
-    if int(info) != 0 or not torch.isfinite(factor).all():
+    if int(info) != 0 or not torch.isfinite(factor.diagonal()).all():
         raise SolverError(
             "the operator is not positive definite to working precision: its rows are not finite, "
             f"or damping {shift:.3g} drowns in their round-off; check the model or raise damping"

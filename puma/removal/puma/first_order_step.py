@@ -36,7 +36,7 @@ def first_order_step(run: Stepper, max_dose: float) -> dict[str, float]:
     start = run.flat.vector
 
     def allowed(size: float) -> bool:
-        return run.affordable(start + size * direction)
+        return run.affordable(run.drift(start + size * direction))
 
     size, capped = largest_step_size(allowed, limit=max_dose)
     run.go_to(start + size * direction)

@@ -102,9 +102,9 @@ class Stepper(ABC):
         """C at ``vector`` minus C of the original, in nats."""
         return self.criterion.value(self.flat, vector) - self._before
 
-    def affordable(self, vector: Tensor) -> bool:
-        """Return whether |drift| at ``vector`` keeps the budget (Eq. 2)."""
-        return abs(self.drift(vector)) <= self.settings.budget  # False also for NaN
+    def affordable(self, drift: float) -> bool:
+        """Return whether |drift| keeps the budget (Eq. 2)."""
+        return abs(drift) <= self.settings.budget  # False also for NaN
 
     @torch.no_grad()
     def margins(self, vector: Tensor, examples: Examples) -> Tensor:
@@ -158,7 +158,7 @@ class Stepper(ABC):
 
         def allowed(share: float) -> bool:
             reached = value(share)
-            return reached < start and abs(reached - self._before) <= self.settings.budget
+            return reached < start and self.affordable(reached - self._before)
 
         share = largest_step_size(allowed, limit=1.0, precision=0.1).value
         self.go_to(vector - share * solved.value)

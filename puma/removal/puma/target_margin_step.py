@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -99,17 +100,16 @@ class TargetMarginStepper(Stepper):
 
     def _distance_at(self, vector: Tensor) -> float:
         """Mean absolute distance of the rows' margins from their targets, in logits."""
-        return float(self._missing(vector).abs().mean())
+        return _mean_size(self._missing(vector))
 
     def move(self, *, first: bool) -> dict[str, float]:
         """Take the best share of the step; the first step takes a first-order one if none helps."""
         start = self.flat.vector
-        step, numbers = self._whole_step()
-        stay = _Candidate(self._distance_at(start), 0.0, start)
+        missing = self._missing(start)
+        step, numbers = self._whole_step(missing)
+        stay = _Candidate(_mean_size(missing), 0.0, start)
         shares = [self._candidate(start, step, share) for share in SHARES]
-        # Of equals the first: to stay, or the larger share. C is measured where it matters.
-        ranked = sorted([stay, *shares], key=lambda candidate: candidate.distance)
-        best = next(each for each in ranked if each is stay or self.affordable(each.vector))
+        best, drift = self._best(stay, shares)
         if best is stay and first:
             # They are at their targets already, or the budget forbids going there.
             numbers = first_order_step(self, min(FIRST_ORDER, self.settings.max_dose))
@@ -118,7 +118,7 @@ class TargetMarginStepper(Stepper):
             self.go_to(best.vector)
             numbers |= {
                 "dose": best.share,
-                "drift": self.drift(best.vector),
+                "drift": drift,
                 "removed_loss": self.removed_loss(),
             }
             reached = best.distance
@@ -147,18 +147,28 @@ class TargetMarginStepper(Stepper):
         return self.targets - self.margins(vector, self.forget_sample)
 
     def _candidate(self, start: Tensor, step: Tensor, share: float) -> _Candidate:
+        """Where a ``share`` of the step ends; numbers that are not finite are infinitely far."""
         vector = start + share * step
-        return _Candidate(self._distance_at(vector), share, vector)
+        distance = self._distance_at(vector)
+        return _Candidate(distance if math.isfinite(distance) else math.inf, share, vector)
 
-    def _whole_step(self) -> tuple[Tensor, dict[str, float]]:
+    def _best(self, stay: _Candidate, shares: list[_Candidate]) -> tuple[_Candidate, float]:
+        """The nearest that keeps the budget, and its drift. C is measured of no more than that."""
+        # Of equals the first: to stay, or the larger share.
+        for candidate in sorted([stay, *shares], key=lambda each: each.distance):
+            drift = self.drift(candidate.vector)
+            if candidate is stay or self.affordable(drift):
+                return candidate, drift
+        raise AssertionError("to stay is always allowed")
+
+    def _whole_step(self, missing: Tensor) -> tuple[Tensor, dict[str, float]]:
         """(p,) the step to the targets, by the model of second order, and how it was solved."""
         margins = MarginGaussNewton(self.flat, self.forget_sample)
-        missing = self._missing(self.flat.vector).clamp(-REACH, REACH)
         projection, solutions = NoProjection(), list[Solution]()
         if self.reweighted:
             projection, solutions = self._projection()
         operator = StepOperator(self.curvature(), margins, projection, PULL)
-        wanted = projection.transposed(PULL * margins.pulled(missing))
+        wanted = projection.transposed(PULL * margins.pulled(missing.clamp(-REACH, REACH)))
         solved = self._solver_of_sums().solve(operator, wanted)
         reweighted = float(isinstance(projection, CriterionProjection))
         numbers = {"reweighted": reweighted, **how_solved([*solutions, solved])}
@@ -205,6 +215,10 @@ class _InverseOf:
 
     def inverse(self, operator: LinearOperator) -> Callable[[Tensor], Tensor]:  # noqa: ARG002
         return self.solver.inverse(self.curvature)
+
+
+def _mean_size(values: Tensor) -> float:
+    return float(values.abs().mean())
 
 
 def _auc(margins: Tensor, unseen: Tensor) -> float:
