@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from benchmarks import (
@@ -22,18 +24,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run a comparison behind docs/results.md.",
 )
-app.command("removals", cls=Command)(commands.removal_benchmark)
-app.command("audits", cls=Command)(commands.audit_benchmark)
-app.command("label-errors", cls=Command)(commands.label_errors_benchmark)
-app.command("label-errors-runtime", cls=Command)(commands.label_errors_runtime)
-app.command("calibration", cls=Command)(commands.calibration_benchmark)
-app.command("request-sequence", cls=Command)(request_sequence.main)
-app.command("kills", cls=Command)(kills.main)
-app.command("mnist-removal", cls=Command)(mnist_removal.main)
-app.command("reweighting", cls=Command)(reweighting.main)
-app.command("psi-memory", cls=Command)(psi_memory.main)
-app.command("figures", cls=Command)(figures.main)
-app.command("fuzz", cls=Command)(fuzz.main)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "removals": commands.removal_benchmark,
+    "audits": commands.audit_benchmark,
+    "label-errors": commands.label_errors_benchmark,
+    "label-errors-runtime": commands.label_errors_runtime,
+    "calibration": commands.calibration_benchmark,
+    "request-sequence": request_sequence.main,
+    "kills": kills.main,
+    "mnist-removal": mnist_removal.main,
+    "reweighting": reweighting.main,
+    "psi-memory": psi_memory.main,
+    "figures": figures.main,
+    "fuzz": fuzz.main,
+}
+for name, command in COMMANDS.items():
+    app.command(name, cls=Command)(command)
 
 if __name__ == "__main__":
     app()

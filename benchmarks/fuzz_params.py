@@ -5,7 +5,6 @@ The values are made from the fields of puma/settings.py, so that a new setting i
 
 from __future__ import annotations
 
-import io
 import math
 import random
 import types
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from ruamel.yaml import YAML
+from dvc.utils.serialize import dumps_yaml
 
 from benchmarks.fuzz_case import REFUSED, Case, text
 from puma.removal import build_method
@@ -292,17 +291,11 @@ def _forbidden(key: str, value: Any) -> bool:
     return key == "promotion.accept" and "passed" not in value
 
 
-def _yaml(content: Any) -> str:
-    written = io.StringIO()
-    YAML(typ="safe", pure=True).dump(content, written)
-    return written.getvalue()
-
-
 def _file(key: str, value: Any) -> str:
     content = value
     for name in reversed(key.split(".")):
         content = {name: content}
-    return _yaml(content)
+    return str(dumps_yaml(content))
 
 
 class _Files:
@@ -325,7 +318,7 @@ class _Files:
 
     def unknown_method(self, name: str) -> Case:
         path = self._next()
-        path.write_text(_yaml({"methods": [name], "versions": [ORIGINAL, name]}))
+        path.write_text(dumps_yaml({"methods": [name], "versions": [ORIGINAL, name]}))
 
         def build() -> None:
             settings = load_settings(path)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from puma.data.base import Examples
 from puma.errors import (
-    ModelError,
     SettingsError,
     require_max_bytes,
     require_memory,
@@ -17,7 +16,7 @@ from puma.errors import (
 )
 from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 from puma.influence.gradient_rows import GradientRows, gradient_rows
-from puma.influence.layer_gradients import LayerRows
+from puma.influence.layer_gradients import LayerRows, require_layer_gradients
 
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
 TRACE_POWER = 0.75
@@ -94,9 +93,10 @@ class GaussNewtonRows:
         for start in range(0, len(seeds), step):
             part = slice(start, start + step)
             features = self.examples.features[chosen[part]]
-            layers.fill(factor[part], features, seeds[part])
+            rows = factor[part]
+            layers.fill(rows, features, seeds[part])
             if start == 0:
-                self._check(factor[part], features, seeds[part])
+                require_layer_gradients(self.flat, rows.T.matmul, features, seeds[part])
         return factor
 
     def seeds(self) -> tuple[Tensor, Tensor]:
@@ -131,27 +131,6 @@ class GaussNewtonRows:
             for features, _ in batches(self.flat, self.examples, self._batch_size)
         ]
         return torch.cat(parts).cpu()
-
-    def _check(self, rows: Tensor, features: Tensor, seeds: Tensor) -> None:
-        """Compare a random combination of the rows with plain differentiation.
-
-        The layers' rules miss a parameter that is also used elsewhere, and mix examples up in a
-        layer whose first dimension is another one.
-        """
-        generator = torch.Generator().manual_seed(1)
-        signs = torch.rand(len(rows), generator=generator).to(rows)
-        point = self.flat.vector.requires_grad_()
-        with torch.enable_grad():
-            total = (signs @ (self.flat.logits(point, features) * seeds)).sum()
-        (expected,) = torch.autograd.grad(total, point)
-        wrong = signs @ rows - expected
-        if wrong.norm() > torch.finfo(self.dtype).eps ** 0.5 * 10 * expected.norm():
-            name = max(self.flat.slices.items(), key=lambda item: wrong[item[1]].norm())[0]
-            raise ModelError(
-                f"the per-example gradients of {name!r} are not what its layer gives; it is used "
-                "outside of that layer, or the layer's first dimension is not the example: use "
-                "solver 'cg'"
-            )
 
     def _require_memory(self, max_bytes: int) -> None:
         rows = self._drawn * self._each

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.influence.flat_model import FlatModel
-from puma.influence.layer_gradients import LayerSignals, NoRuleError, layer_gradients
+from puma.influence.layer_gradients import LayerSignals, layer_gradients, require_layer_gradients
 
 
 @dataclass(frozen=True)
@@ -192,29 +192,10 @@ def gradient_rows(
         pieces.append(_parts(signals, flat.slices, chosen, seeds[batch]))
         if start == 0:
             first = GradientRows(like, len(chosen), flat.size, pieces[0])
-            _require_right(flat, first, chosen, seeds[batch])
+            if not flat.layer_wise:  # once a model
+                require_layer_gradients(flat, first.transposed, chosen, seeds[batch])
+                flat.layer_wise = True
     return GradientRows(like, len(seeds), flat.size, tuple(map(_joined, zip(*pieces, strict=True))))
-
-
-def _require_right(flat: FlatModel, rows: GradientRows, features: Tensor, seeds: Tensor) -> None:
-    """Compare a random combination of the rows with plain differentiation, once a model."""
-    if flat.layer_wise:
-        return
-    generator = torch.Generator().manual_seed(1)
-    signs = torch.rand(rows.count, generator=generator).to(flat.vector)
-    point = flat.vector.requires_grad_()
-    with torch.enable_grad():
-        total = (signs @ (flat.logits(point, features) * seeds)).sum()
-    (expected,) = torch.autograd.grad(total, point)
-    wrong = rows.transposed(signs) - expected
-    if wrong.norm() > torch.finfo(flat.dtype).eps ** 0.5 * 10 * expected.norm():
-        name = max(flat.slices.items(), key=lambda item: float(wrong[item[1]].norm()))[0]
-        raise NoRuleError(
-            f"the per-example gradients of {name!r} are not what its layer gives; it is used "
-            "outside of that layer, or the layer's first dimension is not the example: use "
-            "solver 'cg'"
-        )
-    flat.layer_wise = True
 
 
 def _parts(

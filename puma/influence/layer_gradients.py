@@ -202,6 +202,39 @@ class LayerRows:
                     rows[:, self._slices[parameter]] += parts[key].flatten(1)
 
 
+def require_layer_gradients(
+    flat: FlatModel, combined: Callable[[Tensor], Tensor], features: Tensor, seeds: Tensor
+) -> None:
+    """Compare a random combination of per-example gradients with plain differentiation.
+
+    The layers' rules miss a parameter that is also used elsewhere, and mix examples up in a layer
+    whose first dimension is another one.
+
+    Args:
+        flat: The model, taken at ``flat.vector``.
+        combined: From weights (B,) to (p,), the weighted sum of the rows J_iᵀ seeds_i.
+        features: (B, ...) the example of each row.
+        seeds: (B, classes) what was pulled back through its logits.
+
+    Raises:
+        NoRuleError: They differ.
+    """
+    generator = torch.Generator().manual_seed(1)
+    signs = torch.rand(len(seeds), generator=generator).to(seeds)
+    point = flat.vector.requires_grad_()
+    with torch.enable_grad():
+        total = (signs @ (flat.logits(point, features) * seeds)).sum()
+    (expected,) = torch.autograd.grad(total, point)
+    wrong = combined(signs) - expected
+    if wrong.norm() > torch.finfo(flat.dtype).eps ** 0.5 * 10 * expected.norm():
+        name = max(flat.slices.items(), key=lambda item: float(wrong[item[1]].norm()))[0]
+        raise NoRuleError(
+            f"the per-example gradients of {name!r} are not what its layer gives; it is used "
+            "outside of that layer, or the layer's first dimension is not the example: use "
+            "solver 'cg'"
+        )
+
+
 def layer_gradients(layer: nn.Module, into: Tensor, out: Tensor) -> dict[str, Tensor]:
     """(B, ...) gradients of the layer's "weight" and "bias", by its rule."""
     return next(rule for kind, rule in RULES.items() if isinstance(layer, kind))(layer, into, out)

@@ -19,7 +19,7 @@ from puma.registry import open_store, register_all
 from tests.audited import copy_of
 from tests.command import puma
 from tests.registry.fixtures import _default_store, template
-from tests.registry.projects import DATASET, copy_store, make_project
+from tests.registry.projects import DATASET, copy_store, exported_model, make_project
 from tests.registry.served import BUDGET, make_servable, servable_project
 
 __all__ = ["_default_store", "template"]
@@ -144,13 +144,7 @@ def test_a_budget_that_was_not_kept_leads_to_the_retrained_version(
 
 def test_changed_weights_can_be_restored(own: Workspace) -> None:
     client = open_store(own)
-    folders = [
-        client.get_logged_model(
-            client.get_model_version(NAME, number).source.removeprefix("models:/")
-        ).artifact_location.removeprefix("file://")
-        for number in ("2", "3")
-    ]
-    ((other,), (archive,)) = ([*Path(folder).rglob("model.pt2")] for folder in folders)
+    other, archive = (exported_model(client, NAME, number) for number in ("2", "3"))
     backup = archive.read_bytes()
     archive.write_bytes(other.read_bytes())
     for command in ("promote", "verify"):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -17,6 +18,9 @@ from puma.lineage.records import AuditRecord, ModelRecord
 from puma.models import mlp, save_weights, weights_digest
 from puma.project.workspace import Workspace
 from puma.settings import ORIGINAL, ModelSettings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 DATASET = "toy"
 FEATURES = 4
@@ -178,3 +182,11 @@ def run_python(code: str, folder: Path, **environment: str) -> str:
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     return output
+
+
+def exported_model(client: MlflowClient, name: str, version: str) -> Path:
+    """The file of a registered version's exported graph, in a store of this machine."""
+    source = client.get_model_version(name, version).source
+    logged = client.get_logged_model(source.removeprefix("models:/"))
+    (found,) = Path(logged.artifact_location.removeprefix("file://")).rglob("model.pt2")
+    return found

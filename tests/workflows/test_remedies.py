@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.audited import DATASET
 from tests.audited_fixtures import own, project
 from tests.command import puma
 from tests.registry.fixtures import _default_store, template
+from tests.registry.projects import exported_model
 
 __all__ = ["_default_store", "own", "project", "template"]
 
@@ -48,16 +48,7 @@ def remove(workspace: Workspace, *arguments: str) -> str:
 def test_each_refusal_of_remove_is_lifted_by_what_it_names(own: Workspace) -> None:
     client, params = open_store(own), own.root / "params.yaml"
     key, away = own.key, own.root / "away"
-    (archive,) = Path(
-        client.get_logged_model(
-            client.get_model_version(NAME, "1").source.removeprefix("models:/")
-        ).artifact_location.removeprefix("file://")
-    ).rglob("model.pt2")
-    (other,) = Path(
-        client.get_logged_model(
-            client.get_model_version(NAME, "4").source.removeprefix("models:/")
-        ).artifact_location.removeprefix("file://")
-    ).rglob("model.pt2")
+    archive, other = (exported_model(client, NAME, number) for number in ("1", "4"))
     weights, text = archive.read_bytes(), params.read_text()
     seed = client.get_model_version(NAME, "1").tags["puma.seed"]
 
