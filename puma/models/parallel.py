@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -52,9 +53,14 @@ def run_all(
         others = set(multiprocessing.active_children())
         try:
             with _interrupts_blocked():  # the processes are started here, and inherit it
-                places = {pool.submit(_one_thread, function, t): k for k, t in enumerate(tasks)}
+                # As bytes: a tensor would be sent as an open file, by a socket whose path a long
+                # TMPDIR makes too long, and many of them as too many open files.
+                places = {
+                    pool.submit(_unpickled, pickle.dumps((function, task))): place
+                    for place, task in enumerate(tasks)
+                }
             for future in as_completed(places):
-                yield places[future], future.result()
+                yield places[future], pickle.loads(future.result())
         except (KeyboardInterrupt, GeneratorExit):
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
@@ -108,6 +114,11 @@ def _belong_to_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=end, daemon=True).start()
+
+
+def _unpickled(call: bytes) -> bytes:
+    function, task = pickle.loads(call)
+    return pickle.dumps(_one_thread(function, task))
 
 
 def _one_thread(function: Callable[..., T], task: tuple[Any, ...]) -> T:

@@ -96,6 +96,38 @@ if __name__ == "__main__":
 """
 
 
+def total(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.sum()
+
+
+TENSORS = """
+import torch
+from puma.models.parallel import run_all
+from tests.models.test_parallel import total
+
+if __name__ == "__main__":
+    tasks = [(torch.arange(number + 1),) for number in range(8)]
+    print(sorted((place, result.item()) for place, result in run_all(total, tasks, jobs=2)))
+"""
+
+
+@pytest.mark.slow
+def test_tensors_are_sent_where_the_temporary_folder_has_a_long_path(tmp_path: Path) -> None:
+    """A socket's path may have 107 characters, and PyTorch sends a tensor through one."""
+    (long := tmp_path / ("long" * 30)).mkdir()
+    (tmp_path / "script.py").write_text(TENSORS)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"],
+        env=os.environ | {"TMPDIR": str(long), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{[(place, place * (place + 1) // 2) for place in range(8)]}\n"
+
+
 @pytest.mark.slow
 def test_no_helper_process_outlives_the_pool(tmp_path: Path) -> None:
     """A Jupyter kernel that has a child which ignores SIGTERM is killed, and cleans up nothing."""
