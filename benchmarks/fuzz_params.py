@@ -51,9 +51,11 @@ def values_of(kind: Any, limits: tuple[Any, ...] = (), default: Any = None) -> V
         inner, *metadata = get_args(kind)
         return values_of(inner, (*limits, *_plain(metadata)), default)
     if origin in (Union, types.UnionType):
-        (inner,) = (each for each in get_args(kind) if each is not type(None))
-        found = values_of(inner, limits, default)
-        return Values((*found.good, None), tuple(each for each in found.bad if each is not None))
+        *others, last = (each for each in get_args(kind) if each is not type(None))
+        good = [value for each in others for value in values_of(each, limits, default).good]
+        good += [None] if type(None) in get_args(kind) else []
+        found = values_of(last, limits, default)
+        return Values((*good, *found.good), tuple(each for each in found.bad if each not in good))
     if origin is Literal:
         names = get_args(kind)
         return Values(names, ("nonsense", names[0].upper(), "", 3, True, None, [names[0]], {}))
@@ -102,9 +104,11 @@ def _range(limits: tuple[Any, ...]) -> tuple[Any, bool, Any, bool]:
 
 def _integers(limits: tuple[Any, ...]) -> Values:
     low, low_out, high, high_out = _range(limits)
-    least = int(low) + low_out
-    good = [least, least + 1, float(least + 1)]
-    bad = [least - 1, -(10**9), least + 0.5, None, BEYOND_64_BITS, HUGE]
+    step = next((each.multiple_of for each in limits if hasattr(each, "multiple_of")), 1)
+    least = math.ceil((int(low) + low_out) / step) * step
+    good = [least, least + 2 * step, float(least + 2 * step)]
+    between = [least + 1] if step > 1 else []
+    bad = [least - 1, *between, -(10**9), least + 0.5, None, BEYOND_64_BITS, HUGE]
     if high is not None:
         most = int(high) - high_out
         good.append(most)
@@ -288,6 +292,8 @@ def _forbidden(key: str, value: Any) -> bool:
     """Whether a rule forbids what the type allows."""
     if key == "model.members":
         return value is not None  # the pipeline trains single models
+    if key == "pool.models":
+        return value in (0, 8)  # the defaults use a pool, and 8 models cannot be divided in halves
     return key == "promotion.accept" and "passed" not in value
 
 

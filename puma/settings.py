@@ -13,6 +13,8 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 
@@ -25,6 +27,14 @@ def _not_a_flag(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("expected a number")
     return value
+
+
+def _pool_or_count(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """One message where each side of the union would give its own."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError("expected pool, or a number of models from 0 on") from None
 
 
 def _named_plainly(name: str) -> str:
@@ -44,6 +54,9 @@ PROBLEMS = 10  # of params.yaml in one message
 INT64 = Field(lt=2**63)  # no larger number fits into a tensor
 Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
+PoolOrCount = Annotated[
+    Literal["pool"] | Annotated[int, Number, Field(ge=0), INT64], WrapValidator(_pool_or_count)
+]
 
 ORIGINAL = "original"  # trained plainly; what most methods remove from, and what serves
 VerdictName = Literal[
@@ -54,6 +67,7 @@ VerdictName = Literal[
     "utility_lost",
     "inconclusive",
 ]
+EvidenceSource = Literal["pool", "retrain"]
 RECORDING = ("amnesiac", "sisa")  # these act during training: each needs a model of its own
 OWN_ORIGINALS = {method: f"{method}_original" for method in RECORDING}
 
@@ -136,7 +150,7 @@ class PumaSettings(Strict):
     steps: Count = 8
     repair: bool = True
     reweighting: Literal["always", "never"] = "always"
-    reference_models: Annotated[int, Number, Field(ge=0), INT64] = 1
+    reference_models: PoolOrCount = "pool"
     reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
     reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
     level_tolerance: Positive = 0.5
@@ -200,10 +214,29 @@ class ShadowSettings(Strict):
     attack_epochs: Count = 50
 
 
+class PoolSettings(Strict):
+    """What is trained once and serves every request; see :class:`puma.references.Pool`.
+
+    models: each without a quarter of the people; 0 = there is no pool. everybody: so many with
+    them all.
+    """
+
+    models: Annotated[int, Number, Field(ge=0, multiple_of=8), INT64] = 32
+    everybody: Annotated[int, Number, Field(ge=3), INT64] = 16
+
+    @model_validator(mode="after")
+    def _both_halves_have_two_partitions(self) -> PoolSettings:
+        if self.models == 8:
+            raise ValueError("pool.models is 8, and a pool has at least 16, or 0 to have none")
+        return self
+
+
 class AuditSettings(Strict):
     """What an audit is made with, and where its verdict draws the lines.
 
-    models: so many are trained with the removed rows, and so many without. shadow_models:
+    evidence: "pool" predicts the models without the removed rows from the pool; "retrain" trains
+    them for every request. models: so many are trained with the removed rows, and so many
+    without. shadow_models:
     LiRA's, on random halves of all rows. confidence: of every interval.
     max_influence: largest :class:`puma.audit.RemainingInfluence` that passes, on either side of
     0. max_surer: the same for the distance of ``surer_than_retrained`` from one half.
@@ -214,6 +247,7 @@ class AuditSettings(Strict):
     jobs: processes that train models; null = one for each core.
     """
 
+    evidence: EvidenceSource = "pool"
     models: Annotated[int, Number, Field(ge=3), INT64] = 8
     shadow_models: Annotated[int, Number, Field(ge=4), INT64] = 32
     confidence: Fraction = 0.95
@@ -275,6 +309,7 @@ class Settings(Strict):
     retrain: RetrainSettings = RetrainSettings()
     sisa: SisaSettings = SisaSettings()
     amnesiac: AmnesiacSettings = AmnesiacSettings()
+    pool: PoolSettings = PoolSettings()
     shadow: ShadowSettings = ShadowSettings()
     audit: AuditSettings = AuditSettings()
     promotion: PromotionSettings = PromotionSettings()
@@ -307,6 +342,19 @@ class Settings(Strict):
         expected = (*self.originals, *self.methods)
         if self.versions != expected:
             raise ValueError(f"versions must be {list(expected)}: the originals, then the methods")
+        return self
+
+    @model_validator(mode="after")
+    def _has_the_pool_that_it_uses(self) -> Settings:
+        users: dict[str, str] = {"audit.evidence": self.audit.evidence}
+        if "puma" in self.methods:
+            users["puma.reference_models"] = str(self.puma.reference_models)
+        using = [key for key, value in users.items() if value == "pool"]
+        if using and self.pool.models == 0:
+            raise ValueError(
+                f"{' and '.join(using)} need the pool, and pool.models is 0; set pool.models to "
+                "32, or puma.reference_models to a number and audit.evidence to retrain"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from puma.audit.attacks import (
     loss_attack,
     two_model_attack,
 )
-from puma.audit.evidence import Evidence
+from puma.audit.evidence import Evidence, train_pool
 from puma.audit.lira import LiRA
 from puma.audit.metrics import (
     Interval,
@@ -73,6 +73,7 @@ __all__ = [
     "remaining_influence",
     "roc",
     "tpr_at_fpr",
+    "train_pool",
     "train_population",
     "train_shadow_attack",
     "two_model_attack",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
 
 from puma.audit.attacks import ATTACKS, Attack
 from puma.audit.lira import LiRA
@@ -20,6 +19,7 @@ from puma.audit.population import (
 )
 from puma.audit.shadow import ShadowAttack
 from puma.data.base import Dataset
+from puma.errors import SettingsError
 from puma.models import build_model
 from puma.models.parallel import cores
 from puma.references import LeaveOutRidge, Pool, Population, leave_out_groups
@@ -29,7 +29,7 @@ from puma.references.population import Mask
 from puma.references.short_training import COPIES, short_margins, starts_of, train_short
 from puma.removal import build_trainer
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import ORIGINAL, Settings
+from puma.settings import ORIGINAL, EvidenceSource, Settings
 
 SHADOWS, WITH, WITHOUT = "shadows", "with", "without"
 POOL, POOL_EVERYBODY = "pool", "pool of everybody"
@@ -43,13 +43,16 @@ class Evidence:
         shadow: The paper's attack.
         lira: The attack that compares row by row.
         with_rows: Models trained as the original was, on everybody.
-        without_rows: Models trained so on everybody but the removed people: retrained models.
+        without_rows: Models trained so on everybody but the removed people: retrained models,
+            or what the pool predicts of them.
+        source: "retrain" or "pool": what ``without_rows`` are.
     """
 
     shadow: ShadowAttack
     lira: LiRA
     with_rows: Population
     without_rows: Population
+    source: EvidenceSource = "retrain"
 
     @property
     def attacks(self) -> dict[str, Attack]:
@@ -74,6 +77,11 @@ def train_shadows(dataset: Dataset, settings: Settings, *, progress: bool = True
         label="shadows of LiRA",
         progress=progress,
     )
+
+
+def evidence_source(original: str, settings: Settings) -> EvidenceSource:
+    """What versions made from ``original`` are audited with: the pool is of the plain one."""
+    return settings.audit.evidence if original == ORIGINAL else "retrain"
 
 
 def train_references(
@@ -103,23 +111,16 @@ def train_pool(
     dataset: Dataset,
     settings: Settings,
     *,
-    models: int = 32,
-    of_everybody: int = 16,
     progress: bool = True,
 ) -> Pool:
     """Train the pool of the plain original, which serves every request.
 
-    Args:
-        dataset: The data.
-        settings: The model and the training.
-        models: How many, each without a quarter of the people; a multiple of 8.
-        of_everybody: How many with them all.
-        progress: Whether to show bars.
-
     Raises:
-        SettingsError: There are more rows than a kernel can have.
+        SettingsError: ``settings.pool`` wants none, or there are more rows than a kernel can have.
     """
-    seeds, n = _seeds(settings), len(dataset.train)
+    seeds, n, models = _seeds(settings), len(dataset.train), settings.pool.models
+    if models == 0:
+        raise SettingsError("pool.models is 0, so there is no pool to train; set it to 32")
     refuse_too_many_rows(n)
     groups = leave_out_groups(dataset, models // PARTS, seed=seeds[POOL])
     members = everybody(dataset, models)
@@ -140,7 +141,7 @@ def train_pool(
     assert gram is not None
     with_everybody = train_population(
         dataset,
-        everybody(dataset, of_everybody),
+        everybody(dataset, settings.pool.everybody),
         trainer,
         settings.model,
         seed=seeds[POOL_EVERYBODY],
@@ -163,28 +164,24 @@ def train_pool(
     )
 
 
-def predict_references(
-    pool: Pool,
-    dataset: Dataset,
-    deletion_set: DeletionSet,
-    initial: nn.Module,
-    settings: Settings,
-    *,
-    progress: bool = True,
-) -> tuple[Population, Population]:
-    """What :func:`train_references` would return for the plain original, as the pool predicts it.
+def predict_without(
+    pool: Pool, deletion_set: DeletionSet, settings: Settings, *, progress: bool = True
+) -> Population:
+    """What :func:`train_without` would return for the plain original, as the pool predicts it.
 
     The half of the pool that steers removals has no part in it.
 
     Raises:
         AuditError: The pool is of other data.
     """
+    dataset = deletion_set.dataset
     pool.require(dataset)
     rows = deletion_set.rows.numpy()
+    initial = build_model(settings.model, dataset, seed=0)  # its weights are not used
     train_short(pool, dataset, initial, rows, settings.training, progress=progress)
     found = pool.predict(rows, half="audit")
     members = without(dataset, deletion_set, len(found.draws))
-    return pool.everybody, Population(found.draws, found.correct, members)
+    return Population(found.draws, found.correct, members)
 
 
 def train_without(

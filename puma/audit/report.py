@@ -26,7 +26,7 @@ from puma.errors import AuditError
 from puma.models.metrics import auc
 from puma.references import Population
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import AuditSettings
+from puma.settings import AuditSettings, EvidenceSource
 
 LEVELS = {"10pct": 0.1, "1pct": 0.01, "0_1pct": 0.001}  # of false positives
 Numbers = dict[str, float]
@@ -40,12 +40,14 @@ class AuditReport:
         verdict: The conclusion.
         metrics: Finite numbers by name; docs/evidence.md explains each.
         unresolved: The metrics that the data cannot resolve, and why.
+        evidence: What the retrained models were: see :class:`Evidence`.
         plot_data: What the plots show.
     """
 
     verdict: Verdict
     metrics: Numbers
     unresolved: dict[str, str]
+    evidence: EvidenceSource
     plot_data: PlotData = field(repr=False)
 
 
@@ -116,7 +118,8 @@ def audit_removal(
     verdict = judge(influence, confidence, gap, utilities, lost, len(removed), settings)
     metrics["audit_passed"] = float(verdict.passed)
     plot_data = plot_data_of(groups, before, rows, evidence)
-    return AuditReport(verdict, dict(sorted(metrics.items())), unresolved, plot_data)
+    numbers = dict(sorted(metrics.items()))
+    return AuditReport(verdict, numbers, unresolved, evidence.source, plot_data)
 
 
 def groups_of(dataset: Dataset, deletion_set: DeletionSet) -> dict[str, NDArray[np.int64]]:

@@ -11,7 +11,7 @@ from puma.influence.criteria import (
     SoftECE,
     TrainingObjective,
 )
-from puma.influence.curvature import CURVATURES, Curvature, sampled
+from puma.influence.curvature import CURVATURES, Curvature, sampled, sampled_rows
 from puma.influence.derivatives import directional_derivatives, weighted_gradient
 from puma.influence.flat_model import FlatModel
 from puma.influence.gauss_newton import GaussNewton, MarginGaussNewton
@@ -66,5 +66,6 @@ __all__ = [
     "resolve_solver",
     "reweight",
     "sampled",
+    "sampled_rows",
     "weighted_gradient",
 ]

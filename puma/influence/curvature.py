@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 
 import torch
+from torch import Tensor
 
 from puma.data.base import Examples
 from puma.errors import SettingsError, require_seed
@@ -69,14 +70,21 @@ def sampled(examples: Examples, n: int, *, seed: int = 0) -> Examples:
         DataError: There are no examples.
         SettingsError: n is below one, or a bad seed.
     """
+    require_examples(examples, "a sample")
+    rows = sampled_rows(len(examples), n, seed=seed)
+    if len(rows) == len(examples):
+        return examples
+    return examples.subset(rows.to(examples.labels.device))
+
+
+def sampled_rows(count: int, n: int, *, seed: int) -> Tensor:
+    """The ascending places, among ``count`` examples, of those that :func:`sampled` draws."""
     _require_positive(n)
     require_seed(seed, SettingsError)
-    require_examples(examples, "a sample")
-    if n >= len(examples):
-        return examples
+    if n >= count:
+        return torch.arange(count)
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.randperm(len(examples), generator=generator)[:n].sort().values
-    return examples.subset(rows.to(examples.labels.device))
+    return torch.randperm(count, generator=generator)[:n].sort().values
 
 
 def _require_positive(n: int) -> None:

@@ -10,11 +10,20 @@ from dataclasses import replace
 import numpy as np
 
 from puma.audit import AuditReport, Evidence, LiRA, Population, ShadowAttack, without
-from puma.audit.evidence import WITH, WITHOUT, train_without
+from puma.audit.evidence import (
+    WITH,
+    WITHOUT,
+    evidence_source,
+    predict_without,
+    train_references,
+    train_without,
+)
 from puma.errors import AuditError, DataError
+from puma.lineage.models import load_pool
 from puma.lineage.records import AuditRecord, ModelRecord
 from puma.project.files import write_json
 from puma.project.workspace import Workspace
+from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
 from puma.settings import ORIGINAL
@@ -25,42 +34,78 @@ def load_evidence(
     deletion_set: DeletionSet,
     original: str = ORIGINAL,
     *,
+    pool: Pool | None = None,
     progress: bool = True,
 ) -> Evidence:
     """Load what audits of ``deletion_set`` compare with.
 
-    The shadow and reference stages trained it. Only where the models without the rows are of
-    another request, they are trained here.
+    The shadow and reference stages made it. Only where the models without the rows are of another
+    request, they are predicted or trained here.
 
     Args:
         workspace: The project.
         deletion_set: The audited request.
         original: The original that the audited version was made from.
+        pool: The pool of the plain original, where it is loaded already.
         progress: Whether to show a bar while models are trained.
 
     Raises:
         AuditError: The models are absent, or not as many as params.yaml says.
     """
     data, settings = deletion_set.dataset, workspace.settings
+    source = evidence_source(original, settings)
     evidence = Evidence(
         ShadowAttack.load(workspace.attack(data.name)),
         LiRA(Population.load(workspace.shadows(data.name))),
         Population.load(workspace.reference(data.name, original, WITH)),
         Population.load(workspace.reference(data.name, original, WITHOUT)),
+        source,
     )
-    audit = settings.audit
+    wanted = (
+        settings.pool.everybody if source == "pool" else settings.audit.models,
+        settings.audit.shadow_models,
+    )
     trained = (len(evidence.with_rows), len(evidence.lira.shadows))
-    if trained != (audit.models, audit.shadow_models):
+    if trained != wanted:
         raise AuditError(
             f"there are {trained[0]} models of everybody and {trained[1]} shadow models for the "
-            f"audits of {data.name!r}, and params.yaml wants {audit.models} and "
-            f"{audit.shadow_models}; run `dvc repro` to train them"
+            f"audits of {data.name!r}, and params.yaml wants {wanted[0]} and {wanted[1]}; run "
+            "`dvc repro` to train them"
         )
-    expected = without(data, deletion_set, audit.models)
+    expected = without(data, deletion_set, len(evidence.without_rows))
     if np.array_equal(evidence.without_rows.member, expected):
         return evidence
-    rest = train_without(data, deletion_set, original, settings, progress=progress)
+    if source == "pool":
+        pool = pool or load_pool(workspace, data)
+        rest = predict_without(pool, deletion_set, settings, progress=progress)
+    else:
+        rest = train_without(data, deletion_set, original, settings, progress=progress)
     return replace(evidence, without_rows=rest)
+
+
+def make_references(
+    workspace: Workspace,
+    deletion_set: DeletionSet,
+    original: str = ORIGINAL,
+    *,
+    progress: bool = True,
+) -> tuple[Population, Population]:
+    """What the reference stage stores: models with the rows and without them.
+
+    The pool of the plain original predicts them, or they are trained, see
+    :func:`puma.audit.evidence.evidence_source`.
+
+    Returns:
+        :attr:`Evidence.with_rows` and :attr:`Evidence.without_rows`.
+
+    Raises:
+        AuditError: There is no pool, or it is of other data.
+    """
+    data, settings = deletion_set.dataset, workspace.settings
+    if evidence_source(original, settings) == "pool":
+        pool = load_pool(workspace, data)
+        return pool.everybody, predict_without(pool, deletion_set, settings, progress=progress)
+    return train_references(data, deletion_set, original, settings, progress=progress)
 
 
 def audit_record(report: AuditReport, weights_digest: str, deletion_digest: str) -> AuditRecord:
@@ -71,6 +116,7 @@ def audit_record(report: AuditReport, weights_digest: str, deletion_digest: str)
         verdict=report.verdict.name,
         verdict_reason=report.verdict.reason,
         metrics=report.metrics,
+        evidence=report.evidence,
         unresolved=report.unresolved,
     )
 

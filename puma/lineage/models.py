@@ -18,6 +18,7 @@ from puma.models import (
 )
 from puma.project.files import sha256, write_text
 from puma.project.workspace import Workspace
+from puma.references import Pool
 from puma.removal.base import Removal, Trained
 from puma.requests.archive import find_data
 from puma.requests.deletion_set import DeletionSet
@@ -25,10 +26,19 @@ from puma.requests.digest import project_key
 from puma.settings import ORIGINAL, ModelSettings, original_of
 
 
-def load_trained(workspace: Workspace, name: str, original: str = ORIGINAL) -> Trained:
+def load_trained(
+    workspace: Workspace, name: str, original: str = ORIGINAL, *, with_pool: bool = False
+) -> Trained:
     """Load an original of dataset ``name`` with its data, as the train stage left them.
 
+    Args:
+        workspace: The project.
+        name: The dataset.
+        original: Which original.
+        with_pool: Whether to load its pool, too, for a method that uses it.
+
     Raises:
+        AuditError: There is no pool, or it is of other data.
         DataError: The data are absent, or not those that the original was trained on.
         ModelError: The weights are not those of its model record.
     """
@@ -40,8 +50,20 @@ def load_trained(workspace: Workspace, name: str, original: str = ORIGINAL) -> T
         dataset,
         initial_model(record),
         original=original,
+        pool=load_pool(workspace, dataset) if with_pool else None,
         records=records if records.exists() else None,
     )
+
+
+def load_pool(workspace: Workspace, dataset: Dataset) -> Pool:
+    """Load what the pool stage trained on ``dataset``.
+
+    Raises:
+        AuditError: It is absent, or of other data.
+    """
+    pool = Pool.load(workspace.pool(dataset.name))
+    pool.require(dataset)
+    return pool
 
 
 def load_model(workspace: Workspace, name: str, version: str) -> nn.Module:

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from puma.errors import DataError
 from puma.project.files import sha256, write_json
 from puma.project.workspace import Workspace
-from puma.settings import ModelSettings, Strict, is_original, original_of
+from puma.settings import EvidenceSource, ModelSettings, Strict, is_original, original_of
 
 Record = TypeVar("Record", "ModelRecord", "AuditRecord")
 
@@ -102,6 +102,7 @@ class ModelRecord(ModelIdentity):
         loss_curve: The mean training loss (nats) of each epoch.
         verdict: Of its audit; None before it is audited.
         verdict_reason: The sentence with the numbers behind the verdict.
+        evidence: What the retrained models of its audit were: see :class:`AuditRecord`.
         unresolved: The names of the metrics that the data cannot resolve.
     """
 
@@ -110,6 +111,7 @@ class ModelRecord(ModelIdentity):
     loss_curve: tuple[float, ...] = ()
     verdict: str | None = None
     verdict_reason: str | None = None
+    evidence: EvidenceSource | None = None
     unresolved: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
@@ -135,6 +137,8 @@ class AuditRecord(Strict):
         verdict: One of :data:`puma.audit.VERDICTS`.
         verdict_reason: The sentence with the numbers behind the verdict.
         metrics: In the units of their names.
+        evidence: "retrain" where the models without the rows were trained, "pool" where the pool
+            predicted them.
         unresolved: Metrics that the data cannot resolve, and why.
     """
 
@@ -143,6 +147,7 @@ class AuditRecord(Strict):
     verdict: str
     verdict_reason: str
     metrics: dict[str, float]
+    evidence: EvidenceSource = "retrain"
     unresolved: dict[str, str] = Field(default_factory=dict)
 
     def write(self, path: Path) -> None:
@@ -190,6 +195,7 @@ def with_audit(
             "metrics": metrics,
             "verdict": audit.verdict,
             "verdict_reason": audit.verdict_reason,
+            "evidence": audit.evidence,
             "unresolved": tuple(sorted(audit.unresolved)),
         }
     )

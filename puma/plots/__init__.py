@@ -12,6 +12,7 @@ from puma.plots.audits import (
     loss_distributions,
     margins_against_retraining,
     mean_margins,
+    predicted_margins,
     remaining_influence,
     roc_curves,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "loss_distributions",
     "margins_against_retraining",
     "mean_margins",
+    "predicted_margins",
     "reliability_diagram",
     "remaining_influence",
     "roc_curves",

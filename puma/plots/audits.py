@@ -178,6 +178,28 @@ def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray) -> Figure:
     return figure
 
 
+def predicted_margins(predicted: np.ndarray, measured: np.ndarray) -> Figure:
+    """Draw margins that a pool predicted against those of the models, as counts.
+
+    Args:
+        predicted: (pairs,) in logits.
+        measured: (pairs,) the same, of the models.
+    """
+    figure = Figure(figsize=(5.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    low, high = np.percentile(np.concatenate([predicted, measured]), [0.5, 99.5])
+    cells = axes.hexbin(
+        predicted, measured, gridsize=40, bins="log", mincnt=1, extent=(low, high, low, high)
+    )
+    axes.plot([low, high], [low, high], color="black", linewidth=0.5)
+    error = np.sqrt(np.mean((predicted - measured) ** 2))
+    axes.set_title(f"root mean square difference {error:.2f} logits")
+    axes.set_xlabel("predicted margin of a row that was left out")
+    axes.set_ylabel("margin of a model that left it out")
+    figure.colorbar(cells, label="rows and models")
+    return figure
+
+
 def loss_changes(changes: Mapping[str, np.ndarray]) -> Figure:
     """Draw by how much the removal raised each example's loss (nats), group by group."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")

@@ -116,6 +116,10 @@ class Workspace:
         """The folder of what was recorded while ``original`` was trained, if anything was."""
         return self.weights(dataset, original).parent / "records"
 
+    def pool(self, dataset: str) -> Path:
+        """The models that serve every request to the plain original."""
+        return self.artifacts(dataset) / "pool" / "pool.npz"
+
     def attack(self, dataset: str) -> Path:
         """The paper's membership attack, trained."""
         return self.artifacts(dataset) / "attack.pt"

@@ -155,6 +155,17 @@ class Pool:
         draws = margins + deviations
         return Prediction(margins, draws, draws > self._threshold, error)
 
+    def held_out(self) -> tuple[Array, Array]:
+        """What the other partitions predict for the rows that each model left out, and the truth.
+
+        Returns:
+            Two (pairs,) arrays of margins, in logits: predicted, and of the models themselves.
+        """
+        every, surrogates = self._models(None), [self._ridge_features, self.short]
+        out = ~self.left_out.member
+        out[:, self.n_train :] = False
+        return self._held_out(every, surrogates)[out], self.left_out.margins[out]
+
     def save(self, path: Path) -> None:
         """Write it, whole or not at all, for the owner alone: it holds predictions of rows."""
         buffer = io.BytesIO()
@@ -274,6 +285,16 @@ class Pool:
         own = fitted([each[:-1] for each in known])
         return fitted, np.where(weight[:-1] > 0, margins[:-1] - own, np.nan)
 
+    def _held_out(self, models: Rows, surrogates: list[Array]) -> Array:
+        """(k', N) what the models of the other partitions predict for each of the models."""
+        found = np.empty((len(models), self.left_out.margins.shape[1]))
+        partitions = models // PARTS
+        for partition in np.unique(partitions):
+            held = partitions == partition
+            fitted, _ = self._regress(models[~held], surrogates)
+            found[held] = fitted([features[models[held]] for features in surrogates])
+        return found
+
     def _deviations(
         self, models: Rows, surrogates: list[Array], within: Array, rows: Rows
     ) -> tuple[Array, float]:
@@ -284,14 +305,8 @@ class Pool:
         together, and this keeps them together.
         """
         out = ~self.left_out.member[models]
-        found = np.empty(out.shape)
-        partitions = models // PARTS
-        for partition in np.unique(partitions):
-            held = partitions == partition
-            fitted, _ = self._regress(models[~held], surrogates)
-            predicted = fitted([features[models[held]] for features in surrogates])
-            found[held] = self.left_out.margins[models[held]] - predicted
         own = self.left_out.margins[models]
+        found = own - self._held_out(models, surrogates)
         of_members = own - _mean(own, (~out).astype(float))
         trained = slice(0, self.n_train)
         total = np.square(found[:, trained])[out[:, trained]].mean()

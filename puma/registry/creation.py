@@ -22,6 +22,7 @@ from puma.registry.store_errors import first_line, is_fault
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
+    EVIDENCE,
     FINGERPRINT,
     IDENTITY,
     UNRESOLVED,
@@ -176,6 +177,7 @@ def verdict_tags(record: ModelRecord) -> dict[str, str]:
     tags = {
         VERDICT: record.verdict,
         VERDICT_REASON: record.verdict_reason or "",
+        EVIDENCE: record.evidence or "retrain",
         # An earlier audit may have measured them, and MLflow cannot delete a metric.
         UNRESOLVED: " ".join(record.unresolved) or ABSENT,
     }

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from puma.lineage.records import HEADLINE_METRICS, ModelRecord
-from puma.settings import ORIGINAL
+from puma.settings import ORIGINAL, EvidenceSource
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
+EVIDENCE_IN_WORDS: dict[EvidenceSource, str] = {
+    "pool": "against retrained models as the pool predicts them",
+    "retrain": "against retrained models",
+}
 MARK = "\n\n---\n\n"
 
 
@@ -26,7 +30,8 @@ def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
             f"Deletion set: `{record.deletion_digest}` (keyed digest)"
         )
     if record.verdict is not None:
-        text += f"\n\nAudit: **{record.verdict}**: {record.verdict_reason}."
+        source = EVIDENCE_IN_WORDS[record.evidence or "retrain"]
+        text += f"\n\nAudit, {source}: **{record.verdict}**: {record.verdict_reason}."
     numbers = [
         f"- {name}: {record.metrics[name]:.4g}"
         for name in HEADLINE_METRICS

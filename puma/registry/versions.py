@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FINGERPRINT = "puma.fingerprint"
 VERDICT = "puma.verdict"
 VERDICT_REASON = "puma.verdict_reason"
+EVIDENCE = "puma.evidence"  # what the retrained models of its audit were: pool or retrain
 UNRESOLVED = "puma.unresolved"
 WEIGHTS = "puma.weights_digest"
 AUDITED_WEIGHTS = "puma.audited_weights"

@@ -24,6 +24,7 @@ from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
 from puma.models import predictions, weights_digest
 from puma.models.training import History, train
+from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings, problems_of
 
@@ -41,6 +42,8 @@ class Trained:
         history: The loss curve, or None for a model that was trained elsewhere.
         seconds: Wall time of the training, the recording included.
         original: Which kind of original this is; a method removes from its own kind alone.
+        pool: What serves every request to this kind of original, or None; PUMA takes its target
+            margins from it.
         records: The folder of what the method recorded while it trained, or None. It was made
             from the training rows: keep it as private as the data.
         parameters: What identifies the training, the optimiser's settings aside.
@@ -52,6 +55,7 @@ class Trained:
     history: History | None = None
     seconds: float = 0.0
     original: str = ORIGINAL
+    pool: Pool | None = None
     records: Path | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
@@ -156,6 +160,11 @@ class RemovalMethod(Strict, ABC):
 
         Such a method takes them to where they belong, not further.
         """
+        return False
+
+    @property
+    def uses_pool(self) -> bool:
+        """Whether ``remove`` needs :attr:`Trained.pool`."""
         return False
 
     def recorded_settings(self) -> dict[str, Parameter]:

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
-
 from puma import plots
 from puma.audit import AuditReport, audit_removal, predict
 from puma.errors import RegistryError
 from puma.lineage.audits import audit_record, load_evidence
-from puma.lineage.models import initial_model, removal_record
+from puma.lineage.models import initial_model, load_pool, removal_record
 from puma.lineage.records import RETRAIN, ModelIdentity, ModelRecord, with_audit
 from puma.project.files import sha256
 from puma.project.workspace import Workspace
@@ -149,7 +147,9 @@ def remove_request(
     forget_set = people.everybody if remover.idempotent else people.new
     model = registry.load_module(parent)
     initial = initial_model(identity.model_copy(update={"seed": remover.seed}))
-    trained = Trained(model, forget_set.dataset, initial)
+    pooled = remover.uses_pool or settings.audit.evidence == "pool"
+    pool = load_pool(workspace, forget_set.dataset) if pooled else None
+    trained = Trained(model, forget_set.dataset, initial, pool=pool)
     removal = remover.remove(trained, forget_set, progress=progress)
     record = removal_record(removal, people.everybody, identity, project_key(workspace.key))
     record = record.model_copy(update={"seed": remover.seed})
@@ -163,7 +163,7 @@ def remove_request(
             f"is not registered again; add --seed {remover.seed + 1} --method {RETRAIN}, which "
             "makes another, or remove from a version that is without more people"
         )
-    before, report = _audit(workspace, model, removal, people.everybody, progress=progress)
+    before, report = _audit(workspace, trained, removal, people.everybody, progress=progress)
     history = history_of(parent).after(method, removal.criterion_drift)
     record = _with_measurements(record, before, report, history, versions)
     if people.earlier is not None:
@@ -209,7 +209,7 @@ def _idempotency_key(
 
 def _audit(
     workspace: Workspace,
-    parent: nn.Module,
+    trained: Trained,
     removal: Removal,
     everybody: DeletionSet,
     *,
@@ -217,8 +217,8 @@ def _audit(
 ) -> tuple[AuditReport, AuditReport]:
     """Audit the parent and the new model, both for the same people."""
     data, settings = everybody.dataset, workspace.settings.audit
-    evidence = load_evidence(workspace, everybody, progress=progress)
-    predictions = predict(removal.predictor, data.train, data.test, parent=parent)
+    evidence = load_evidence(workspace, everybody, pool=trained.pool, progress=progress)
+    predictions = predict(removal.predictor, data.train, data.test, parent=trained.predictor)
     before, after = (
         audit_removal(each, data, everybody, evidence, settings)
         for each in (predictions.of_parent(), predictions)

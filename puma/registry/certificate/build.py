@@ -27,6 +27,7 @@ from puma.registry.versions import (
     CERTIFICATE,
     CERTIFICATE_PAGE,
     CERTIFICATE_REPLACED,
+    EVIDENCE,
     FINGERPRINT,
     UNRESOLVED,
     VERDICT,
@@ -141,6 +142,8 @@ def _audit(tags: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, A
     return {
         "verdict": tags.get(VERDICT),
         "reason": tags.get(VERDICT_REASON),
+        # Earlier versions have no such tag: they were audited by retraining.
+        **({"evidence": tags[EVIDENCE]} if EVIDENCE in tags else {}),
         "weights_digest": tags.get(AUDITED_WEIGHTS),
         "deletion_digest": tags.get(AUDITED_DELETION),
         "metrics": {

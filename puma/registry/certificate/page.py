@@ -20,6 +20,10 @@ NOTHING_SHOWN = (
     "them cannot be told apart: the audit found nothing, and could have found nothing. It shows "
     "that the predictions differ from retrained models' by no more than chance."
 )
+PREDICTED = (
+    "That models were retrained for the audit. What retrained models would predict was itself "
+    "predicted, from models that were trained once, each without other people."
+)
 
 
 def page(certificate: dict[str, Any], digest: str) -> str:
@@ -45,6 +49,8 @@ def page(certificate: dict[str, Any], digest: str) -> str:
     limits = list(certificate["limits"])
     if audit and audit["verdict"] == "indistinguishable":
         limits.insert(0, NOTHING_SHOWN)
+    if audit and audit.get("evidence") == "pool":
+        limits.append(PREDICTED)
     parts.append(f"<h2>What this certificate does not show</h2><ul>{_items(limits)}</ul>")
     parts.append(f"<h2>The version</h2>{_table(single)}")
     for name in GROUPS:

@@ -31,8 +31,10 @@ class PUMA(PumaSettings, RemovalMethod):
     for which |C(θ(τ)) − C(original)| ≤ ``budget`` (Eq. 2), by line search. τ = 1 is first-order
     influence removal; the paper's η on sums is τ/n. See :mod:`.first_order_step`.
 
-    With reference models every marked row is taken to a target margin of its own: where models
-    that never saw the marked rows put it (:mod:`.target_margins`). One step size for all, as in
+    Otherwise every marked row is taken to a target margin of its own: where models that never
+    saw the marked rows put it. The pool of the original predicts that from models that were
+    trained once (:mod:`puma.references.pool`); a number of reference models estimates it by
+    trainings for this request (:mod:`.target_margins`). One step size for all, as in
     Eq. 11, can at best be right on average: some rows are still known afterwards and others are
     pushed past retraining, and an audit finds both. λ lets the retained rows make up for it, and
     the budget bounds what the result costs. See :mod:`.target_margin_step`. Where no step comes
@@ -43,11 +45,12 @@ class PUMA(PumaSettings, RemovalMethod):
 
     ``remove`` raises SolverError when a solve fails, or when no weight would change;
     DeletionError when no test row is left to compare with; SettingsError for a solver that
-    cannot take rows to a target margin each.
+    cannot take rows to a target margin each, or where there is no pool to take them from.
 
     Its diagnostics: ``level_distance`` and ``level_distance_before`` are the mean absolute
     distances from the target margins, in logits. ``level_missed`` is 1 when the margins
     are, on average, still above their targets by more than ``level_tolerance``.
+    ``level_error`` is the expected error of the targets, in logits, where the pool predicts them.
     ``level_reached`` and ``level_reference`` are AUCs of the margins reached and of the targets
     against those of unseen rows, as ``attack_auc``.
 
@@ -62,7 +65,7 @@ class PUMA(PumaSettings, RemovalMethod):
         l1: Penalty on |λ|.
         l2: Penalty on λ².
         max_weight: Bound on every |λ|.
-        reference_models: How many models the target margins are estimated with.
+        reference_models: "pool", or how many models the target margins are estimated with.
         reference_fraction: Share of the retained rows that each is trained on.
         reference_epochs: Share of the training's epochs that each is trained for.
         level_tolerance: How near to the targets is near enough, as a mean distance of margins in
@@ -86,7 +89,12 @@ class PUMA(PumaSettings, RemovalMethod):
     @property
     def idempotent(self) -> bool:
         """True with target margins; first-order steps would push removed rows further."""
-        return self.reference_models > 0
+        return self.reference_models != 0
+
+    @property
+    def uses_pool(self) -> bool:
+        """True where the target margins come from the pool."""
+        return self.reference_models == "pool"
 
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         run = self._stepper(trained, deletion_set, progress=progress)

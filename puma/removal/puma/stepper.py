@@ -21,6 +21,7 @@ from puma.influence import (
     Solver,
     resolve_solver,
     sampled,
+    sampled_rows,
 )
 from puma.influence.flat_model import batches
 from puma.models.predictions import margins
@@ -40,7 +41,8 @@ class Stepper(ABC):
         flat: The model after the steps so far.
         train: All training rows. marked: (n,) mask of those to remove.
         retain_set: The rows that stay.
-        forget_sample: The rows to remove that the steps look at, all or a sample.
+        forget_sample: The rows to remove that the steps look at, all or a sample; forget_rows:
+            their places among the training rows.
         criterion: C, the mean loss of the retained rows or of a sample.
         solver: Of linear systems with the curvature.
         finished: Whether another step is pointless.
@@ -61,10 +63,12 @@ class Stepper(ABC):
         self.marked = torch.zeros(len(self.train), dtype=torch.bool)
         self.marked[deletion_set.rows] = True
         self.retain_set = self.train.subset(~self.marked)
-        measured, self.forget_sample = self.retain_set, self.train.subset(self.marked)
+        measured, self.forget_rows = self.retain_set, deletion_set.rows
         if (rows := settings.criterion_sample) is not None:
             measured = sampled(measured, rows, seed=seed + 1)
-            self.forget_sample = sampled(self.forget_sample, rows, seed=seed + 1)
+            drawn = sampled_rows(len(self.forget_rows), rows, seed=seed + 1)
+            self.forget_rows = self.forget_rows[drawn]
+        self.forget_sample = self.train.subset(self.forget_rows)
         self.criterion = MeanLoss(measured)
         self.solver = self._solver()
         self._curvature: Shifted | None = None

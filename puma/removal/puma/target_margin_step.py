@@ -22,6 +22,7 @@ from puma.influence import (
     resolve_solver,
     weighted_gradient,
 )
+from puma.references.short_training import train_short
 from puma.removal.base import Trained
 from puma.removal.puma.criterion_projection import (
     CriterionProjection,
@@ -57,7 +58,7 @@ class TargetMarginStepper(Stepper):
     is taken.
 
     Raises:
-        SettingsError: The solver cannot take rows to a target each.
+        SettingsError: The solver cannot take rows to a target each, or there is no pool.
         DeletionError: No test row is left to compare with.
     """
 
@@ -84,19 +85,41 @@ class TargetMarginStepper(Stepper):
                 "every test row belongs to the people to be removed: no unseen rows are left to "
                 "compare with; set reference_models to 0, or test on other people"
             )
-        self.targets = target_margins(
-            trained.predictor,
-            trained.initial,
-            self.retain_set,
-            self.forget_sample,
-            training,
-            models=settings.reference_models,
-            fraction=settings.reference_fraction,
-            epochs=max(1, round(settings.reference_epochs * training.epochs)),
-            seed=seed,
-            progress=progress,
-        )
+        self.target_error: float | None = None
+        if settings.reference_models == "pool":
+            self._take_targets_from_pool(trained, deletion_set, progress=progress)
+        else:
+            self.targets = target_margins(
+                trained.predictor,
+                trained.initial,
+                self.retain_set,
+                self.forget_sample,
+                training,
+                models=settings.reference_models,
+                fraction=settings.reference_fraction,
+                epochs=max(1, round(settings.reference_epochs * training.epochs)),
+                seed=seed,
+                progress=progress,
+            )
         self._start = self._distance = self._distance_at(self.flat.vector)
+
+    def _take_targets_from_pool(
+        self, trained: Trained, deletion_set: DeletionSet, *, progress: bool
+    ) -> None:
+        if trained.pool is None:
+            raise SettingsError(
+                "PUMA takes its target margins from a pool, and this model came with none; train "
+                "one with puma.audit.train_pool and pass dataclasses.replace(trained, pool=pool), "
+                "or set reference_models to 1, which trains one model for this request"
+            )
+        trained.pool.require(trained.dataset)
+        rows = deletion_set.rows.numpy()
+        train_short(
+            trained.pool, trained.dataset, trained.initial, rows, self.training, progress=progress
+        )
+        found = trained.pool.predict(rows, half="removal")
+        self.targets = torch.from_numpy(found.margins[self.forget_rows.numpy()])
+        self.target_error = found.error
 
     def _distance_at(self, vector: Tensor) -> float:
         """Mean absolute distance of the rows' margins from their targets, in logits."""
@@ -135,7 +158,8 @@ class TargetMarginStepper(Stepper):
         unseen = self.margins(self.flat.vector, self.unseen)
         reached = self.margins(self.flat.vector, self.forget_sample)
         above = float((reached - self.targets).mean())
-        return {
+        error = {} if self.target_error is None else {"level_error": self.target_error}
+        return error | {
             "level_reached": _auc(reached, unseen),
             "level_reference": _auc(self.targets, unseen),
             "level_distance_before": self._start,
