@@ -37,6 +37,13 @@ def _pool_or_count(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("expected pool, or a number of models from 0 on") from None
 
 
+def _two_partitions_a_half(models: int) -> int:
+    """Each half of a pool, of four models a partition, needs two partitions to compare."""
+    if models == 8:
+        raise ValueError("a pool has at least 16 models, or 0 for no pool")
+    return models
+
+
 def _named_plainly(name: str) -> str:
     """Files, folders and registered models are named after it."""
     if not re.fullmatch(r"\w[\w.-]*", name):
@@ -221,14 +228,10 @@ class PoolSettings(Strict):
     them all.
     """
 
-    models: Annotated[int, Number, Field(ge=0, multiple_of=8), INT64] = 32
+    models: Annotated[
+        int, Number, Field(ge=0, multiple_of=8), INT64, AfterValidator(_two_partitions_a_half)
+    ] = 32
     everybody: Annotated[int, Number, Field(ge=3), INT64] = 16
-
-    @model_validator(mode="after")
-    def _both_halves_have_two_partitions(self) -> PoolSettings:
-        if self.models == 8:
-            raise ValueError("pool.models is 8, and a pool has at least 16, or 0 to have none")
-        return self
 
 
 class AuditSettings(Strict):

@@ -153,7 +153,6 @@ OUTSIDE: dict[str, tuple[Any, ...]] = {
     "puma.budget": (0, -1e-9),
     "puma.max_dose": (0,),
     "puma.steps": (0,),
-    "puma.reference_models": (-1,),
     "puma.reference_fraction": (0, 1.01),
     "puma.reference_epochs": (0, 1.01),
     "puma.level_tolerance": (0,),
@@ -176,6 +175,8 @@ OUTSIDE: dict[str, tuple[Any, ...]] = {
     "sisa.slices": (0,),
     "amnesiac.repair_epochs": (-1,),
     "amnesiac.max_bytes": (0,),
+    "pool.models": (-8, 12, 8),
+    "pool.everybody": (2,),
     "shadow.models": (0,),
     "shadow.fraction": (0, 0.5),
     "shadow.epochs": (0,),
@@ -194,6 +195,8 @@ OUTSIDE: dict[str, tuple[Any, ...]] = {
 OTHER_WRONG_VALUES: dict[str, tuple[Any, ...]] = {
     "datasets": (3,),
     "deletion.allow_class_removal": ("perhaps",),
+    "puma.reference_models": (-1, "many", None, True, 0.5, 2**63),
+    "audit.evidence": ("hearsay",),
     "model.name": (3,),
     "model.blocks": ([],),
     "model.members": (0,),
@@ -270,6 +273,21 @@ def test_the_edges_of_the_ranges_are_allowed(tmp_path: Path) -> None:
     }
     for key, value in edges.items():
         assert leaves(load(tmp_path, nested(key, value)).model_dump())[key] == value
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({}, "audit.evidence and puma.reference_models need the pool"),
+        ({"puma": {"reference_models": 1}}, "audit.evidence need the pool"),
+        ({"audit": {"evidence": "retrain"}}, "puma.reference_models need the pool"),
+    ],
+)
+def test_what_uses_the_pool_needs_one(tmp_path: Path, changed: Any, named: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{named}, and pool\.models is 0; set pool\.models"):
+        load(tmp_path, {"pool": {"models": 0}, **changed})
+    without = {"puma": {"reference_models": 1}, "audit": {"evidence": "retrain"}}
+    assert load(tmp_path, {"pool": {"models": 0}, **without}).pool.models == 0
 
 
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from puma.audit import (
     halves,
     without,
 )
+from puma.audit.evidence import evidence_source, predict_without, train_pool
 from puma.data import Dataset, Examples
 from puma.errors import AuditError, DataError, DeletionError, ModelError
-from puma.lineage.audits import load_evidence, record_audit
+from puma.lineage.audits import load_evidence, make_references, record_audit
 from puma.lineage.models import (
     load_deletion_set,
     load_model,
@@ -45,7 +46,8 @@ methods: [retrain]
 versions: [original, retrain]
 model: {hidden: [4]}
 training: {epochs: 2, learning_rate: 0.01, batch_size: 8}
-audit: {models: 3, shadow_models: 4, jobs: 1}
+pool: {models: 16, everybody: 3}
+audit: {evidence: retrain, models: 3, shadow_models: 4, jobs: 1}
 """
 OWNERS = ["zz-person-a", "zz-person-b", "zz-person-c"]
 
@@ -255,6 +257,7 @@ def report(**changed: object) -> AuditReport:
         "verdict": Verdict("inconclusive", "nothing was found, of 4 rows"),
         "metrics": {"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
         "unresolved": {"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
+        "evidence": "pool",
         "plot_data": PlotData({}, {}, {}, [], np.empty((0, 3))),
     }
     return AuditReport(**found | changed)  # type: ignore[arg-type]
@@ -276,6 +279,7 @@ def test_an_audit_s_record_says_what_the_report_says(project: Project, version: 
         verdict="inconclusive",
         verdict_reason="nothing was found, of 4 rows",
         metrics={"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
+        evidence="pool",
         unresolved={"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
     )
     shown = json.loads((workspace.root / "metrics" / "toy" / f"{version}.json").read_text())
@@ -353,6 +357,32 @@ def test_evidence_is_that_of_the_original_and_the_request(project: Project) -> N
     workspace.reference("toy", "original", "without").unlink()
     with pytest.raises(AuditError, match=r"original/without\.npz: no such models; run `dvc repro`"):
         load_evidence(workspace, deletion_set)
+
+
+def test_the_pool_s_evidence_is_of_the_plain_original_alone(project: Project) -> None:
+    workspace, data = project.workspace, project.dataset
+    text = PARAMS.replace("evidence: retrain", "evidence: pool")
+    (workspace.root / "params.yaml").write_text(text)
+    first, other = (DeletionSet.of([name], data) for name in OWNERS[:2])
+    with pytest.raises(AuditError, match=r"pool\.npz: no such pool; run `dvc repro`"):
+        make_references(workspace, first, progress=False)
+    pool = train_pool(data, workspace.settings, progress=False)
+    pool.save(workspace.pool("toy"))
+    ShadowAttack(mlp(4, 2, (3,)), 2, "softmax_label", 0.75, 0.875).save(workspace.attack("toy"))
+    population(0.5, halves(data, 4, seed=0)).save(workspace.shadows("toy"))
+    pair = make_references(workspace, first, progress=False)
+    for kind, models in zip(("with", "without"), pair, strict=True):
+        models.save(workspace.reference("toy", "original", kind))
+
+    found = load_evidence(workspace, first, progress=False)
+    assert found.source == "pool"
+    np.testing.assert_array_equal(found.with_rows.margins, pool.everybody.margins)
+    np.testing.assert_array_equal(found.without_rows.margins, pair[1].margins)
+    expected = predict_without(pool, other, workspace.settings, progress=False)
+    found = load_evidence(workspace, other, progress=False)
+    np.testing.assert_allclose(found.without_rows.margins, expected.margins, atol=1e-3)
+    assert (found.without_rows.member == without(data, other, 8)).all()
+    assert evidence_source("sisa_original", workspace.settings) == "retrain"
 
 
 def test_neither_records_nor_weights_name_anybody(project: Project) -> None:

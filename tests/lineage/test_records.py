@@ -33,6 +33,7 @@ COMPLETE: dict[str, Any] = {
     "loss_curve": (0.7, 0.6),
     "verdict": "passed",
     "verdict_reason": "the influence is 0.05 of what it was",
+    "evidence": "pool",
     "unresolved": ("attack_tpr_at_1pct_fpr",),
 }
 # One other value for every field that makes a version what it is.
@@ -58,6 +59,7 @@ MEASURED: dict[str, Any] = {
     "weights": "elsewhere/puma.pt",
     "verdict": "over_forgotten",
     "verdict_reason": "the influence is -0.5 of what it was",
+    "evidence": "retrain",
     "unresolved": (),
 }
 
@@ -175,6 +177,7 @@ def version(method: str, seconds: float, deletion_digest: str | None) -> ModelRe
         metrics={"accuracy": 0.75, "runtime_seconds": seconds},
         verdict=None,
         verdict_reason=None,
+        evidence=None,
         unresolved=(),
     )
 
@@ -203,13 +206,14 @@ def test_removals_gain_the_audit_and_the_time_that_retraining_took(tmp_path: Pat
 def test_every_record_gains_the_verdict_of_its_own_audit(tmp_path: Path) -> None:
     puma = version("puma", 0.5, "h1")
     workspace = publish(tmp_path, ORIGINAL, puma)
-    found = {"verdict": "passed", "verdict_reason": "as good as retrained"}
+    found = {"verdict": "passed", "verdict_reason": "as good as retrained", "evidence": "pool"}
     audit(workspace, puma, **found, unresolved={"attack_tpr_at_1pct_fpr": "too few rows"})
 
     first, second = read_model_records(workspace, "toy")
 
     assert (first.verdict, first.verdict_reason) == ("inconclusive", "nothing was found")
     assert (second.verdict, second.verdict_reason) == ("passed", "as good as retrained")
+    assert (first.evidence, second.evidence) == ("retrain", "pool")  # of an earlier audit's file
     assert (first.unresolved, second.unresolved) == ((), ("attack_tpr_at_1pct_fpr",))
     assert second.metrics.keys() == first.metrics.keys() | {"attack_rate_before"}
     assert second.fingerprint == ModelRecord.read(workspace.model_record("toy", "puma")).fingerprint
@@ -239,6 +243,7 @@ def test_an_audit_s_record_reads_back_the_same(tmp_path: Path) -> None:
         verdict="passed",
         verdict_reason="as good as retrained",
         metrics={"attack_auc": 0.1 + 0.2, "audit_passed": 1.0},
+        evidence="pool",
         unresolved={"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 41"},
     )
     path = tmp_path / "new" / "puma.audit.json"
@@ -250,6 +255,7 @@ def test_an_audit_s_record_reads_back_the_same(tmp_path: Path) -> None:
         "verdict": "passed",
         "verdict_reason": "as good as retrained",
         "metrics": {"attack_auc": 0.1 + 0.2, "audit_passed": 1.0},
+        "evidence": "pool",
         "unresolved": {"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 41"},
     }
 
@@ -259,6 +265,7 @@ def test_an_audit_s_record_reads_back_the_same(tmp_path: Path) -> None:
     [
         {"verdict": None},
         {"metrics": {"attack_auc": "high"}},
+        {"evidence": "hearsay"},
         {"unresolved": {"attack_auc_class_1": 0.5}},
         {"subject_ids": ["ann"]},
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from puma.audit.evidence import predict_references, train_pool
+from puma.audit.evidence import predict_without, train_pool
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import build_model
@@ -14,12 +14,13 @@ from puma.references import LeaveOutRidge, Pool, Population
 from puma.references.pool import ANCHOR
 from puma.references.short_training import train_short
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import AuditSettings, ModelSettings, Settings, TrainingSettings
+from puma.settings import AuditSettings, ModelSettings, PoolSettings, Settings, TrainingSettings
 
 N, TEST, MODELS = 48, 8, 16
 SETTINGS = Settings(
     model=ModelSettings(hidden=(16,)),
     training=TrainingSettings(epochs=40, learning_rate=0.01, batch_size=16),
+    pool=PoolSettings(models=16, everybody=4),
     audit=AuditSettings(jobs=1),
 )
 
@@ -102,7 +103,7 @@ def data() -> Dataset:
 
 @pytest.fixture(scope="module")
 def pool(data: Dataset) -> Pool:
-    return train_pool(data, SETTINGS, models=16, of_everybody=4, progress=False)
+    return train_pool(data, SETTINGS, progress=False)
 
 
 def test_a_request_that_is_one_part_is_near_the_model_that_left_it_out(data: Dataset, pool: Pool):
@@ -119,9 +120,7 @@ def test_a_request_that_is_one_part_is_near_the_model_that_left_it_out(data: Dat
 
 def test_the_references_of_a_request_are_predicted_for_its_rows(data: Dataset, pool: Pool):
     request = DeletionSet.of(["train3", "train5"], data)
-    initial = build_model(SETTINGS.model, data, seed=0)
-    everybody, without = predict_references(pool, data, request, initial, SETTINGS, progress=False)
-    assert everybody is pool.everybody
+    without = predict_without(pool, request, SETTINGS, progress=False)
     assert without.margins.shape == (8, 110)
     assert not without.member[:, [3, 5, *range(80, 110)]].any()
     assert without.member.sum() == 8 * 78

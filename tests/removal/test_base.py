@@ -32,6 +32,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "steps": 2,
         "repair": False,
         "reweighting": "never",
+        "reference_models": 2,
         "reference_epochs": 1 / 3,
         "level_tolerance": 1e-5,
         "l1": 1e-9,
@@ -119,7 +120,7 @@ from puma.requests.deletion_set import DeletionSet
 rows = Examples.of(torch.eye(4), torch.tensor([0, 1, 0, 1]))
 data = Dataset("toy", rows, rows, ("a", "b"))
 before = set(sys.modules)
-method = PUMA(budget=1.0)
+method = PUMA(budget=1.0, reference_models=1)
 trained = method.fit(torch.nn.Linear(4, 2), data, progress=False)
 method.remove(trained, DeletionSet.of(["0"], data), progress=False)
 print(sorted(name for name in set(sys.modules) - before if name.startswith("torch")))

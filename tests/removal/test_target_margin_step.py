@@ -31,6 +31,7 @@ def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeyp
     targets[0] = 50.0  # further than REACH
     monkeypatch.setattr(target_margin_step, "target_margins", lambda *_, **__: targets)
     removal = PUMA(
+        reference_models=1,
         training=TrainingSettings(weight_decay=WEIGHT_DECAY),
         solver=solver,
         reweighting=reweighting,
@@ -98,6 +99,7 @@ def test_weights_beyond_their_bound_are_cut(problem, monkeypatch):
 
     def moved(max_weight: float) -> Tensor:
         removal = PUMA(
+            reference_models=1,
             training=TrainingSettings(weight_decay=WEIGHT_DECAY),
             solver="dense",
             damping=DAMPING,

@@ -138,7 +138,7 @@ def test_a_model_that_knows_no_class_has_no_scale(trained, deletion_set, monkeyp
 
 def test_every_row_ends_at_its_target(trained, deletion_set):
     data = trained.dataset
-    method = PUMA(training=TRAINING, budget=0.05, level_tolerance=1.0)
+    method = PUMA(reference_models=1, training=TRAINING, budget=0.05, level_tolerance=1.0)
     removal = method.remove(trained, deletion_set, progress=False)
     removed = data.train.subset(deletion_set.rows)
     found = removal.diagnostics
@@ -178,7 +178,7 @@ def test_every_row_ends_at_its_target(trained, deletion_set):
 
 
 def test_reports_when_the_budget_forbids_it(trained, deletion_set):
-    removal = PUMA(training=TRAINING, budget=1e-5, repair=False).remove(
+    removal = PUMA(reference_models=1, training=TRAINING, budget=1e-5, repair=False).remove(
         trained, deletion_set, progress=False
     )
     assert removal.diagnostics["level_missed"] == 1
@@ -187,7 +187,7 @@ def test_reports_when_the_budget_forbids_it(trained, deletion_set):
 
 
 def test_repairing_wins_budget_back(trained, deletion_set):
-    settings = {"training": TRAINING, "budget": 1e-5, "steps": 6}
+    settings = {"reference_models": 1, "training": TRAINING, "budget": 1e-5, "steps": 6}
     removal = PUMA(**settings).remove(trained, deletion_set, progress=False)
     repaired = [step["repaired"] for step in removal.steps]
     assert repaired[0] == 0
@@ -201,7 +201,9 @@ def test_rows_at_their_targets_get_a_first_order_step(trained, deletion_set, mon
         return margins_of(predictor, others[2])  # the marked rows
 
     monkeypatch.setattr(target_margin_step, "target_margins", already)
-    removal = PUMA(training=TRAINING, budget=1e6).remove(trained, deletion_set, progress=False)
+    removal = PUMA(reference_models=1, training=TRAINING, budget=1e6).remove(
+        trained, deletion_set, progress=False
+    )
     plain = PUMA(training=TRAINING, budget=1e6, max_dose=1.0, **ONE_STEP).remove(
         trained, deletion_set, progress=False
     )
@@ -214,12 +216,16 @@ def test_a_solver_without_target_margins_is_refused_by_name(trained, deletion_se
     assert "cg" in able
     assert "lissa" not in able
     with pytest.raises(SettingsError, match=rf"'lissa' cannot take.*choose one of {able}"):
-        PUMA(training=TRAINING, solver="lissa").remove(trained, deletion_set, progress=False)
+        PUMA(reference_models=1, training=TRAINING, solver="lissa").remove(
+            trained, deletion_set, progress=False
+        )
 
 
 def test_a_step_that_is_lost_in_round_off_is_no_removal(trained, deletion_set):
     with pytest.raises(SolverError, match="changes no weight"):
-        PUMA(training=TRAINING, damping=1e14).remove(trained, deletion_set, progress=False)
+        PUMA(reference_models=1, training=TRAINING, damping=1e14).remove(
+            trained, deletion_set, progress=False
+        )
 
 
 def test_without_unseen_rows_there_is_nothing_to_compare_with(trained):
@@ -227,6 +233,6 @@ def test_without_unseen_rows_there_is_nothing_to_compare_with(trained):
     mine = Examples.of(data.test.features, data.test.labels, ["0"] * len(data.test))
     other = Dataset("noisy", data.train, mine, data.classes)
     with pytest.raises(DeletionError, match="no unseen rows are left"):
-        PUMA(training=TRAINING).remove(
+        PUMA(reference_models=1, training=TRAINING).remove(
             Trained(trained.predictor, other, trained.initial), DeletionSet.of(["0"], other)
         )
