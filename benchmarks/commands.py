@@ -8,7 +8,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from benchmarks.audits import run_audits, verdicts
+from benchmarks.audits import REQUESTS, run_audits, verdicts
 from benchmarks.calibration import run_calibration
 from benchmarks.calibration_models import VARIANTS, Problem
 from benchmarks.calibration_tables import calibration_table
@@ -75,9 +75,9 @@ def audit_benchmark(
     seeds: Seeds = 10,
     output: Output = None,
     jobs: Jobs = 2,
-    clusters: Annotated[
-        str, typer.Option(help="k-means clusters per class, the smallest of which goes.")
-    ] = "8,3",
+    requests: Annotated[
+        str, typer.Option(help="Who is removed: N people, N clusters, or category.")
+    ] = ",".join(REQUESTS),
 ) -> None:
     """Audit every removal method, and the unmodified originals, one CSV row a version.
 
@@ -87,12 +87,9 @@ def audit_benchmark(
     workspace = Workspace.find()
     settings = _settings(workspace)
     target = _target(workspace, output, "audit")
-    try:
-        counts = [int(count) for count in clusters.split(",")]
-    except ValueError:
-        raise SettingsError(f"--clusters {clusters!r} is no list such as 8,3") from None
+    cases = [case.strip() for case in requests.split(",")]
 
-    frame = run_audits(_names(datasets), settings=settings, seeds=seeds, clusters=counts, jobs=jobs)
+    frame = run_audits(_names(datasets), settings=settings, seeds=seeds, requests=cases, jobs=jobs)
     _write(frame, target)
     table = verdicts(frame)
     lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]

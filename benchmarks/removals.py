@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Generic, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 from tqdm import tqdm
 
-from puma.audit import ShadowAttack, loss_attack, predict, rate, train_shadow_attack
+from puma.audit import ShadowAttack, loss_attack, predict, rate, train_pool, train_shadow_attack
 from puma.data import DATASETS, Dataset, load_dataset
 from puma.errors import SettingsError
 from puma.models import build_model, predictions
@@ -22,7 +22,7 @@ from puma.removal import ORIGINALS, RemovalMethod, Trained, build_method, build_
 from puma.removal.puma.method import ONE_STEP
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.demonstration import SCENARIO_FRACTIONS, mark
-from puma.settings import Settings
+from puma.settings import ORIGINAL, Settings
 
 # Name of a run: the method, and its settings where they are not those of params.yaml.
 RUNS: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -248,7 +248,10 @@ class _Pair:
     def _fit(self, kind: str) -> Trained:
         data = self.data.get()
         model = build_model(self.settings.model, data, seed=self.settings.seed)
-        return build_trainer(kind, self.settings).fit(model, data, progress=False)
+        trained = build_trainer(kind, self.settings).fit(model, data, progress=False)
+        if kind != ORIGINAL or self.settings.puma.reference_models != "pool":
+            return trained
+        return replace(trained, pool=train_pool(data, self.settings, progress=False))
 
     def _request(self, case: Scenario) -> DeletionSet:
         data, chosen = self.data.get(), {"name": case.name}

@@ -32,7 +32,7 @@ from puma.models.predictions import accuracy
 from puma.project.files import require_writable, write_text
 from puma.removal import Removal, Trained, build_method
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import Settings
+from puma.settings import PumaSettings, Settings
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "results" / "sequence.csv"
 DATASET = "german_credit"
@@ -49,7 +49,8 @@ NUMBERS = (
 
 def rows_of(seed: int, requests: int, people: int) -> Iterator[dict[str, object]]:
     """One row for each request and way."""
-    settings = Settings(seed=seed)
+    # A pool serves the data that it was trained on, and one of the ways removes from other data.
+    settings = Settings(seed=seed, puma=PumaSettings(reference_models=1))
     data = load_dataset(DATASET, seed=seed, test_fraction=settings.data.test_fraction)
     method = build_method("puma", settings)
     initial = build_model(settings.model, data, seed=seed)

@@ -40,7 +40,10 @@ model: {hidden: [32]}
 training: {epochs: 40, learning_rate: 0.01, batch_size: 16}
 sisa: {shards: 2, slices: 2}
 shadow: {models: 2, fraction: 0.3, epochs: 20, attack_hidden: [8], attack_epochs: 20}
+puma: {reference_models: 1}
+pool: {models: 16, everybody: 5}
 audit:
+  evidence: retrain
   models: 5
   shadow_models: 4
   jobs: 1

@@ -43,7 +43,8 @@ TINY = {
         "attack_hidden": [8],
         "attack_epochs": 5,
     },
-    "audit": {"models": 3, "shadow_models": 4, "jobs": 1},
+    "pool": {"models": 16, "everybody": 3},
+    "audit": {"shadow_models": 4, "jobs": 1},
 }
 PICTURES = ["losses.png", "margins.png", "roc.png"]
 
@@ -166,15 +167,15 @@ def test_every_version_carries_its_audit(project, registered, monkeypatch):
             assert (shown / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_reference_models_were_trained_with_and_without_the_request(project):
+def test_reference_models_are_with_and_without_the_request(project):
     dataset = Dataset.load(project.data(DATASET))
     asked = {*DeletionSet.read(project.deletion_set(DATASET), dataset).subject_ids}
     removed = np.isin(dataset.train.subject_ids, list(asked))
     tested = np.zeros(len(dataset.test), dtype=bool)
-    for kind, seen in (("with", np.ones_like(removed)), ("without", ~removed)):
+    for kind, seen, count in (("with", np.ones_like(removed), 3), ("without", ~removed, 8)):
         population = Population.load(project.reference(DATASET, "original", kind))
         assert (population.member == np.concatenate([seen, tested])).all()
-        assert len(population) == TINY["audit"]["models"]
+        assert len(population) == count
         assert len(np.unique(population.margins, axis=0)) == len(population)
     shadows = Population.load(project.shadows(DATASET)).member
     assert len(shadows) == TINY["audit"]["shadow_models"]

@@ -41,6 +41,7 @@ TINY = {
         "reweighter": "exact",
     },
     "shadow": {"models": 1, "epochs": 2, "attack_epochs": 2, "attack_hidden": [4]},
+    "pool": {"models": 16, "everybody": 3},
     "audit": {"models": 3, "shadow_models": 4},
 }
 CASES = [Scenario("cluster"), Scenario("ordered", 0.4), Scenario("random", 0.2)]
@@ -253,26 +254,36 @@ def test_command_writes_the_rows_and_prints_the_clusters(
 # --- audits ---
 
 
+SHORT_LIST = ("8 clusters", "2 people", "category")
+
+
 @pytest.fixture(scope="module")
 def audits() -> pd.DataFrame:
     settings = Settings.model_validate(TINY)
-    arguments = {"settings": settings, "seeds": 1, "clusters": (3, 8), "progress": False}
+    arguments = {"settings": settings, "seeds": 1, "requests": SHORT_LIST, "progress": False}
     return run_audits(["breast_cancer"], **arguments)
 
 
 def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> None:
-    keys = list(
-        audits[["dataset", "clusters", "method", "seed"]].itertuples(index=False, name=None)
-    )
-    assert keys == [("breast_cancer", count, name, 0) for count in (8, 3) for name in AUDITED]
+    keys = list(audits[["dataset", "request", "method", "seed"]].itertuples(index=False, name=None))
+    assert keys == [("breast_cancer", case, name, 0) for case in SHORT_LIST for name in AUDITED]
     assert set(audits["verdict"]) <= set(VERDICTS)
     assert (audits["audit_passed"] == (audits["verdict"] == "passed")).all()
     assert audits["reason"].str.len().min() > 20
     data = load_dataset("breast_cancer", seed=0, test_fraction=0.25)
-    for count, rows in audits.groupby("clusters"):
-        marked = smallest_clusters(data, clusters=int(str(count)), seed=0)
-        asked = np.isin(data.train.subject_ids, data.train.subject_ids[marked.numpy()])
-        assert set(rows["removed_rows"]) == {asked.sum()}
+    marked = smallest_clusters(data, clusters=8, seed=0)
+    clusters = np.isin(data.train.subject_ids, data.train.subject_ids[marked.numpy()]).sum()
+    sizes = {case: set(rows["removed_rows"]) for case, rows in audits.groupby("request")}
+    assert sizes["8 clusters"] == {clusters}
+    (category,) = sizes["category"]
+    assert 0.04 * len(data.train) <= category
+    plain = ~audits["method"].str.startswith("sisa")
+    assert set(audits[plain]["verdict_pool"]) <= set(VERDICTS)
+    assert audits[~plain]["verdict_pool"].isna().all()
+    assert (audits[plain]["audit_seconds"] > 0).all()
+    for _, rows in audits.groupby("request"):
+        retrained = rows[rows["method"] == "retrain"]["seconds"].item()
+        assert set(rows["retrain_seconds"]) == {retrained}
 
 
 def test_an_original_is_its_own_parent_and_a_removal_is_not(audits: pd.DataFrame) -> None:
@@ -282,33 +293,51 @@ def test_an_original_is_its_own_parent_and_a_removal_is_not(audits: pd.DataFrame
     removals = audits[~audits["method"].str.contains("original")]
     assert (removals["attack_auc_two_models"] != 0.5).all()
     # The models that SISA's ensembles are compared with are SISA's.
-    expected = audits[audits["clusters"] == 8].set_index("method")["gap_to_retrain_expected"]
+    expected = audits[audits["request"] == "8 clusters"].set_index("method")[
+        "gap_to_retrain_expected"
+    ]
     assert expected["sisa"] == expected["sisa_original"] != expected["original"]
     assert expected["original"] == expected["retrain"] == expected["puma"] == expected["amnesiac"]
 
 
 def test_verdicts_are_counted_by_size_and_method() -> None:
     rows = [
-        ("radial", 8, "retrain", "passed"),
-        ("radial", 8, "retrain", "passed"),
-        ("radial", 8, "retrain", "indistinguishable"),
-        ("radial", 8, "puma", "over_forgotten"),
-        ("radial", 3, "retrain", "passed"),
-        ("german_credit", 8, "retrain", "passed"),
+        ("radial", "8 clusters", "retrain", "passed"),
+        ("radial", "8 clusters", "retrain", "passed"),
+        ("radial", "8 clusters", "retrain", "indistinguishable"),
+        ("radial", "8 clusters", "puma", "over_forgotten"),
+        ("radial", "category", "retrain", "passed"),
+        ("german_credit", "8 clusters", "retrain", "passed"),
     ]
-    found = verdicts(pd.DataFrame(rows, columns=["dataset", "clusters", "method", "verdict"]))
-    keys = ["dataset", "clusters", "method"]
+    found = verdicts(pd.DataFrame(rows, columns=["dataset", "request", "method", "verdict"]))
+    keys = ["dataset", "request", "method"]
     assert list(found[keys].itertuples(index=False, name=None)) == [
-        ("radial", 8, "retrain"),
-        ("radial", 8, "puma"),
-        ("radial", 3, "retrain"),
-        ("german_credit", 8, "retrain"),
+        ("radial", "8 clusters", "retrain"),
+        ("radial", "8 clusters", "puma"),
+        ("radial", "category", "retrain"),
+        ("german_credit", "8 clusters", "retrain"),
     ]
     assert found.set_index(keys).to_dict("index") == {
-        ("radial", 8, "retrain"): {"passed": 2, "indistinguishable": 1, "over_forgotten": 0},
-        ("radial", 8, "puma"): {"passed": 0, "indistinguishable": 0, "over_forgotten": 1},
-        ("radial", 3, "retrain"): {"passed": 1, "indistinguishable": 0, "over_forgotten": 0},
-        ("german_credit", 8, "retrain"): {"passed": 1, "indistinguishable": 0, "over_forgotten": 0},
+        ("radial", "8 clusters", "retrain"): {
+            "passed": 2,
+            "indistinguishable": 1,
+            "over_forgotten": 0,
+        },
+        ("radial", "8 clusters", "puma"): {
+            "passed": 0,
+            "indistinguishable": 0,
+            "over_forgotten": 1,
+        },
+        ("radial", "category", "retrain"): {
+            "passed": 1,
+            "indistinguishable": 0,
+            "over_forgotten": 0,
+        },
+        ("german_credit", "8 clusters", "retrain"): {
+            "passed": 1,
+            "indistinguishable": 0,
+            "over_forgotten": 0,
+        },
     }
 
 
@@ -324,22 +353,29 @@ def test_command_writes_the_audits_and_prints_the_verdicts(
     monkeypatch.setattr("benchmarks.commands.run_audits", instead)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 0\n")
-    arguments = ["audits", "--datasets", "radial, breast_cancer", "--clusters", "8,3"]
+    arguments = [
+        "audits",
+        "--datasets",
+        "radial, breast_cancer",
+        "--requests",
+        "8 clusters, category",
+    ]
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
-    assert (asked["names"], asked["clusters"]) == (["radial", "breast_cancer"], [8, 3])
+    names = ["radial", "breast_cancer"]
+    assert (asked["names"], asked["requests"]) == (names, ["8 clusters", "category"])
     assert (asked["seeds"], asked["jobs"]) == (10, 2)
     written = pd.read_csv(tmp_path / "docs" / "results" / "audit.csv")
     pd.testing.assert_frame_equal(written, audits)
     lines = [line.split() for line in result.output.splitlines()]
     for method in AUDITED:
-        assert sum(method in line for line in lines) == 2
-    assert "12 rows: " in result.output
-    result = CliRunner().invoke(cli.app, ["audits", "--clusters", "some"])
-    assert result.exit_code == REFUSED
+        assert sum(method in line for line in lines) == 3
+    assert "18 rows: " in result.output
 
 
-@pytest.mark.parametrize("wrong", [{"datasets": ["moons"]}, {"seeds": 0}, {"jobs": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"datasets": ["moons"]}, {"seeds": 0}, {"jobs": 0}, {"requests": ["3 cows"]}]
+)
 def test_audits_are_refused_before_they_start(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         run_audits(**{"datasets": ["radial"], "settings": Settings(), **wrong})

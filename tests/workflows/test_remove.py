@@ -11,10 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from puma.audit import train_pool
+from puma.audit.evidence import predict_without
 from puma.data import Dataset
 from puma.erasure.erase import erase
 from puma.errors import (
@@ -27,6 +30,7 @@ from puma.errors import (
     SettingsError,
 )
 from puma.models import build_model, weights_digest
+from puma.models.predictions import margins_of
 from puma.models.training import train
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
@@ -143,7 +147,10 @@ def test_the_weights_are_those_that_the_method_makes(answered: Any) -> None:
 
 
 def test_without_a_level_nobody_is_removed_twice(chain: Workspace) -> None:
-    amend_params(chain, "puma: {reference_models: 0, steps: 1}\n")
+    params = chain.root / "params.yaml"
+    params.write_text(
+        params.read_text().replace("{reference_models: 1}", "{reference_models: 0, steps: 1}")
+    )
     done = respond(chain, 5, SECOND)
     data = Dataset.load(chain.data(DATASET))
     first = DeletionSet.of([f"{SUBJECT}{row}" for row in FIRST], data)
@@ -156,6 +163,32 @@ def test_without_a_level_nobody_is_removed_twice(chain: Workspace) -> None:
     made = registered_module(chain, done.version.version)
     assert weights_digest(made) == weights_digest(removal.predictor)
     assert done.version.n_removed == 10
+
+
+def test_a_pool_serves_a_chain(own: Workspace) -> None:
+    params = own.root / "params.yaml"
+    text = params.read_text().replace("reference_models: 1", "reference_models: pool")
+    params.write_text(text.replace("evidence: retrain", "evidence: pool"))
+    data = Dataset.load(own.data(DATASET))
+    assert_refused(own, AuditError, r"pool\.npz: no such pool; run `dvc repro`")
+    pool = train_pool(data, own.settings, progress=False)
+    pool.save(own.pool(DATASET))
+    pool.everybody.save(own.reference(DATASET, "original", "with"))
+    versions = [respond(own, 1, FIRST).version, respond(own, 5, SECOND).version]
+    for version, rows in zip(versions, (FIRST, (*FIRST, *SECOND)), strict=True):
+        people = DeletionSet.of([f"{SUBJECT}{row}" for row in rows], data)
+        predict_without(pool, people, own.settings, progress=False)  # makes its short training
+        expected = pool.predict(people.rows.numpy(), half="removal")
+        assert version.metrics["level_error"] == pytest.approx(expected.error, abs=1e-3)
+        reached = margins_of(
+            registered_module(own, version.version), data.train.subset(people.rows)
+        )
+        distance = np.abs(expected.margins[people.rows.numpy()] - reached.numpy()).mean()
+        assert version.metrics["level_distance"] == pytest.approx(distance, abs=0.01)
+        tags = open_store(own).get_model_version(NAME, str(version.version)).tags
+        assert tags["puma.evidence"] == "pool"
+        audited = audit_version(own, DATASET, version.version)[1]
+        assert (audited.evidence, audited.verdict.name) == ("pool", version.verdict)
 
 
 def test_a_chain_speaks_of_everybody_whom_it_is_without(answered: Any) -> None:
