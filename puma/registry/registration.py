@@ -36,6 +36,7 @@ from puma.registry.versions import (
     CERTIFICATE,
     CHALLENGER,
     CHAMPION,
+    EVIDENCE,
     FINGERPRINT,
     IDEMPOTENCY_KEY,
     aliases_of,
@@ -211,7 +212,8 @@ def _shown(logged: Mapping[str, float], record: ModelRecord) -> dict[str, float]
 
 def _agree(logged: Mapping[str, float], tags: Mapping[str, str], record: ModelRecord) -> bool:
     """Whether the version and its run show what ``record`` says."""
-    if any(tags.get(name) != value for name, value in verdict_tags(record).items()):
+    shown = {EVIDENCE: "retrain", **tags}  # earlier versions have no such tag
+    if any(shown.get(name) != value for name, value in verdict_tags(record).items()):
         return False
     return all(logged.get(name) == value for name, value in _shown(logged, record).items())
 

@@ -88,6 +88,7 @@ def test_a_removal_s_certificate_says_what_was_done_and_found(workspace: Workspa
         "audit": {
             "verdict": "passed",
             "reason": "like retraining",
+            "evidence": "retrain",
             "weights_digest": receipt.weights_digest,
             "deletion_digest": DELETION,
             "metrics": {

@@ -175,7 +175,7 @@ def test_what_no_audit_could_show_is_said_wherever_somebody_looks(servable: Work
     assert "target margins: retrain never saw the removed rows: none to reach" in result.stdout
     client = open_store(servable)
     found = client.get_model_version(NAME, "2")
-    assert f"Audit: **indistinguishable**: {reason}." in found.description
+    assert f"Audit, against retrained models: **indistinguishable**: {reason}." in found.description
     when = found.tags["puma.promoted_at"]
     assert found.description.endswith(
         f"**Promoted** on {when} although no audit could show that these rows are forgotten: they "

@@ -64,6 +64,7 @@ def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
         "puma.seed": "7",
         "puma.verdict": "over_forgotten",
         "puma.verdict_reason": "as expected",
+        "puma.evidence": "retrain",
         "puma.unresolved": "-",
         "puma.audited_weights": removal.weights_digest,
         "puma.audited_deletion": DELETION,
@@ -80,7 +81,10 @@ def test_a_version_carries_its_audit_s_verdict_and_pictures(client: Any, number:
     version = client.get_model_version("puma-toy", str(number))
     method = version.tags["puma.method"]
     assert version.tags["puma.verdict"] == VERDICTS[method]
-    assert f"Audit: **{VERDICTS[method]}**: as expected." in version.description
+    assert (
+        f"Audit, against retrained models: **{VERDICTS[method]}**: as expected."
+        in version.description
+    )
     found = client.list_artifacts(version.run_id, "audit")
     assert {artifact.path for artifact in found} == {f"audit/{name}.png" for name in PICTURES}
     for name in PICTURES:

@@ -151,6 +151,7 @@ def test_dual_takes_the_steps_of_the_dense_solve(build, reweighting, monkeypatch
         solver: PUMA(
             training=training,
             solver=solver,
+            reference_models=1,
             reweighting=reweighting,
             tolerance=1e-10,
             budget=0.5,
