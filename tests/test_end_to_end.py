@@ -44,7 +44,7 @@ TINY = {
         "attack_epochs": 5,
     },
     "pool": {"models": 16, "everybody": 3},
-    "audit": {"shadow_models": 4, "jobs": 1},
+    "audit": {"evidence": "pool", "models": 3, "shadow_models": 4, "jobs": 1},
 }
 PICTURES = ["losses.png", "margins.png", "roc.png"]
 
