@@ -103,6 +103,84 @@ class DataSettings(Strict):
     download: bool = False
 
 
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_named_plainly)]
+ColumnType = Literal["numeric", "categorical", "boolean", "date"]
+
+
+class SourceSettings(Strict):
+    """Data of the user's own: a table in a file, or what a function returns.
+
+    See docs/your-data.md. A path is seen from the folder of params.yaml.
+
+    Attributes:
+        path: Of the CSV or Parquet file; or the file or folder that ``source`` is called with.
+        source: "package.module:function"; see :mod:`puma.data.own_function`.
+        target: The column with the class.
+        subject: The column with the id of the row's owner; None: every row is its own.
+        split: The column that says train or test; None: a seeded split by person.
+        task: What is learnt.
+        drop: Columns that are not read.
+        types: Of columns, where what is inferred is wrong.
+        missing: impute fills numbers with the training median, with a feature that says where,
+            and makes missing categories a category; refuse refuses them; drop_rows leaves out
+            their rows.
+        missing_values: Texts that stand for a missing value, beside the empty one.
+        decimal: The sign between the digits of a CSV file's numbers.
+    """
+
+    path: Text | None = None
+    source: Text | None = None
+    target: Text | None = None
+    subject: Text | None = None
+    split: Text | None = None
+    task: Literal["classification", "regression"] = "classification"
+    drop: tuple[Text, ...] = ()
+    types: dict[Text, ColumnType] = {}
+    missing: Literal["impute", "refuse", "drop_rows"] = "impute"
+    missing_values: tuple[Text, ...] = ()
+    decimal: Literal[".", ","] = "."
+
+    @model_validator(mode="after")
+    def _is_classification(self) -> SourceSettings:
+        if self.task == "regression":
+            raise ValueError(
+                "task: regression is not supported yet; PUMA removes rows from classifiers: make "
+                "the target a class, such as high and low, and set task: classification"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_table_or_a_function(self) -> SourceSettings:
+        if self.source is None:
+            if self.path is None or self.target is None:
+                raise ValueError(
+                    "a table needs path and target; other data need source, a "
+                    '"package.module:function"'
+                )
+            return self
+        others = self.model_fields_set - {"path", "source", "task"}
+        of_tables = sorted(name for name in others if getattr(self, name))
+        if of_tables:
+            raise ValueError(
+                f"{', '.join(of_tables)}: of a table only; the function {self.source!r} returns "
+                "rows that need none of it, so leave them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_have_one_use(self) -> SourceSettings:
+        uses = [self.target, self.subject, self.split, *self.drop, *self.types]
+        named = [name for name in uses if name is not None]
+        repeated = sorted({name for name in named if named.count(name) > 1})
+        if repeated:
+            raise ValueError(
+                f"{', '.join(map(repr, repeated))}: a column is named once, as target, subject or "
+                "split, or in drop or types"
+            )
+        return self
+
+
 class MarkingSettings(Strict):
     """The demonstration's deletion request: see :data:`puma.requests.demonstration.MARKINGS`."""
 
@@ -292,17 +370,17 @@ class RetrainAfter(Strict):
 class Settings(Strict):
     """Everything that params.yaml may say.
 
+    ``sources`` are datasets of the user's own; those that ``datasets`` names are used.
     ``methods`` are rows of :data:`puma.removal.METHODS`; ``build_method`` there refuses others.
     """
 
     seed: Seed = 0
-    datasets: Annotated[
-        tuple[Annotated[str, AfterValidator(_named_plainly)], ...], Field(min_length=1)
-    ] = ("german_credit", "breast_cancer")
+    datasets: Annotated[tuple[Name, ...], Field(min_length=1)] = ("german_credit", "breast_cancer")
     originals: tuple[str, ...] = ("original",)
     methods: tuple[str, ...] = ("retrain", "puma")
     versions: tuple[str, ...] = ("original", "retrain", "puma")
     data: DataSettings = DataSettings()
+    sources: dict[Name, SourceSettings] = {}
     marking: MarkingSettings = MarkingSettings()
     deletion: DeletionSettings = DeletionSettings()
     model: ModelSettings = ModelSettings()

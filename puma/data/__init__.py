@@ -13,8 +13,10 @@ from puma.data.base import Dataset, Examples
 from puma.data.breast_cancer import breast_cancer
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
+from puma.data.own_source import load_source
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
-from puma.errors import DataError, require_path
+from puma.errors import DataError, require_path, require_type
+from puma.settings import SourceSettings
 
 Source = Callable[[int, float, Path | str | None, bool], Dataset]
 
@@ -45,32 +47,53 @@ def load_dataset(
     test_fraction: float = 0.25,
     folder: Path | str | None = None,
     download: bool = False,
+    source: SourceSettings | None = None,
+    root: Path | str = ".",
 ) -> Dataset:
     """Load the named dataset, split and scaled.
 
     Every statistic (mean, deviation, median, categories) comes from the training rows alone.
 
     Args:
-        name: One of :data:`DATASETS`.
+        name: One of :data:`DATASETS`, or any other name with a ``source``.
         seed: Of the split; the same seed gives the same one. MNIST keeps its official split.
-        test_fraction: Share of the rows to hold out.
+        test_fraction: Share of the rows to hold out; of a source's people.
         folder: Where MNIST lies; no other source reads it. See :func:`mnist`.
         download: Whether MNIST may be fetched from the network.
+        source: The user's own data, as in ``sources`` of params.yaml.
+        root: The folder from which the source's path is seen, and in which its module is looked
+            for first.
 
     Raises:
-        DataError: The name is unknown, the fraction impossible, or the data are not there.
+        DataError: The name is unknown, the fraction impossible, or the data are not there or not
+            fit for use.
     """
-    try:
-        load = DATASETS[name]
-    except (KeyError, TypeError):
-        raise DataError(
-            f"unknown dataset {name!r}; choose one of {', '.join(sorted(DATASETS))}"
-        ) from None
     if not isinstance(test_fraction, Real) or not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
     if folder is not None:
         require_path(folder, DataError)
+    if source is not None:
+        return _own(name, source, root, seed, float(test_fraction))
+    try:
+        load = DATASETS[name]
+    except (KeyError, TypeError):
+        raise DataError(
+            f"unknown dataset {name!r}; choose one of {', '.join(sorted(DATASETS))}, or describe "
+            "your own under `sources` in params.yaml"
+        ) from None
     return load(seed, test_fraction, folder, download)
+
+
+def _own(
+    name: str, source: SourceSettings, root: Path | str, seed: int, test_fraction: float
+) -> Dataset:
+    require_type(source, SourceSettings, "the source", DataError, "make it as params.yaml does")
+    require_path(root, DataError)
+    if name in DATASETS:
+        raise DataError(
+            f"sources names {name!r}, which is a dataset that comes with PUMA; choose another name"
+        )
+    return load_source(name, source, Path(root), seed=seed, test_fraction=test_fraction)
 
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -14,60 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puma.data.subject_ids import subject_array
 from puma.errors import DataError, require_path, require_type
 from puma.project.files import PRIVATE, sha256, write_bytes
-
-LONGEST_ID = 1000  # characters; csv reads no field of more than 131072
-_CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
-_USABLE_ID = re.compile(rf"(?!\s)[^{_CONTROL}]{{1,{LONGEST_ID}}}(?<!\s)")
-# What a CSV of ids would not hold, or not give back as it was.
-_UNUSABLE_IDS = {
-    "empty or missing": re.compile(r"\s*"),
-    "with space around it": re.compile(r"\s.*|.*\s", re.DOTALL),
-    "with a control character or half of a surrogate pair": re.compile(
-        rf".*[{_CONTROL}].*", re.DOTALL
-    ),
-    f"of more than {LONGEST_ID} characters": re.compile(r".*", re.DOTALL),
-}
-
-
-def subject_array(subject_ids: Sequence[str] | np.ndarray) -> np.ndarray:
-    """(n,) ids as strings that a deletion request can name.
-
-    Raises:
-        DataError: An id is empty or missing, has space around it or a control character, or is
-            too long. The message gives counts and a position, never an id.
-    """
-    array = np.asarray(subject_ids, dtype=np.str_)
-    if array.ndim != 1:
-        raise DataError(
-            f"the subject ids must be one string per row, got an array of shape {array.shape}; "
-            "pass a list of strings"
-        )
-    texts = array.tolist()
-    if array is not subject_ids:
-        # NumPy drops NULs at the end, and writes None and NaN out.
-        texts = [
-            "" if each is None or each != each else each if isinstance(each, str) else text
-            for each, text in zip(subject_ids, texts, strict=True)
-        ]
-    if all(map(_USABLE_ID.fullmatch, texts)):
-        return array
-    kinds = [_unusable(text) for text in texts]
-    counts = [f"{kinds.count(kind)} {kind}" for kind in _UNUSABLE_IDS if kind in kinds]
-    first = next(number for number, kind in enumerate(kinds, start=1) if kind is not None)
-    raise DataError(
-        f"no deletion request could name some of the {len(texts)} subject ids: "
-        f"{', '.join(counts)}; the first is that of row {first}. Give every row its owner's id "
-        "as one line of plain text"
-    )
-
-
-def _unusable(text: str) -> str | None:
-    """What is wrong with an id; None for a usable one."""
-    if _USABLE_ID.fullmatch(text):
-        return None
-    return next(kind for kind, found in _UNUSABLE_IDS.items() if found.fullmatch(text))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -81,7 +29,7 @@ class Examples:
 
     Raises:
         DataError: Lengths differ, features or labels are not such numbers, or an id is not to be
-            used (see :func:`subject_array`).
+            used (see :func:`puma.data.subject_ids.subject_array`).
     """
 
     features: Tensor
@@ -210,9 +158,36 @@ _NOT_AN_ARCHIVE = (
 )
 
 
+@dataclass(frozen=True)
+class Column:
+    """What a column of a user's own table is, and what became of it.
+
+    Attributes:
+        column: Its name.
+        type: numeric, boolean, date, categorical; or its role: target, subject, split.
+        missing: How many cells are.
+        distinct: How many values there are, a missing one not counted.
+        policy: In words, which features were made of it.
+    """
+
+    column: str
+    type: str
+    missing: int
+    distinct: int
+    policy: str
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset:
     """A training split, a test split, and the names of the classes.
+
+    Attributes:
+        name: Of the dataset.
+        train: The rows to train on.
+        test: The rows to test on.
+        classes: Their names, in the order of their numbers.
+        source: SHA-256 of what the user's own rows were read from; empty for rows of PUMA's.
+        columns: What became of each column of the user's own table; not stored by :meth:`save`.
 
     Raises:
         DataError: A split is empty, has a label without a class, or rows of another
@@ -223,6 +198,8 @@ class Dataset:
     train: Examples
     test: Examples
     classes: tuple[str, ...]
+    source: str = ""
+    columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
@@ -266,9 +243,10 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of every row, label and owner of both splits, which identifies the data."""
+        """SHA-256 of every row, label and owner of both splits, and of the user's own source."""
         arrays = self._arrays()
-        return sha256(self.name.encode(), *(_npy(arrays[key]) for key in sorted(arrays)))
+        source = [self.source.encode()] if self.source else []
+        return sha256(self.name.encode(), *source, *(_npy(arrays[key]) for key in sorted(arrays)))
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"classes": np.asarray(self.classes, dtype=np.str_)}
@@ -281,7 +259,10 @@ class Dataset:
     def save(self, path: Path) -> None:
         """Write the dataset as one compressed .npz, whole or not at all, for the owner alone."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, name=np.asarray(self.name), **self._arrays())  # type: ignore[arg-type]
+        texts = {"name": np.asarray(self.name)}
+        if self.source:
+            texts["source"] = np.asarray(self.source)
+        np.savez_compressed(buffer, **texts, **self._arrays())  # type: ignore[arg-type]
         write_bytes(path, buffer.getvalue(), mode=PRIVATE)
 
     @classmethod
@@ -302,7 +283,13 @@ class Dataset:
                     )
                     for part in ("train", "test")
                 }
-                return cls(str(stored["name"]), classes=tuple(stored["classes"].tolist()), **parts)
+                return cls(
+                    str(stored["name"]),
+                    parts["train"],
+                    parts["test"],
+                    tuple(stored["classes"].tolist()),
+                    source=str(stored["source"]) if "source" in stored else "",
+                )
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such dataset; run the prepare stage first") from error
         except DataError as error:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from puma.data.base import Dataset, Examples, subject_array
+from puma.data.base import Dataset, Examples
 from puma.data.splitting import split_rows
+from puma.data.subject_ids import subject_array
 from puma.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+BLOCK = 100_000  # rows that are encoded at a time
 
 # pandas and scikit-learn take over a second to import, and every stage imports this package
 # while only the one that prepares the data calls these functions: they import what they use.
@@ -58,35 +61,76 @@ def split_and_scale(
         DataError: A column is absent, or one of ``numeric`` holds text or an infinity. The message
             names columns, never a cell.
     """
+    _check_columns(name, table, [label, *numeric, *categorical], numeric)
+    classes, labels = np.unique(table[label].to_numpy(dtype=np.str_), return_inverse=True)
+    train, test = encode(
+        table,
+        labels,
+        subject_array(subject_ids),
+        split_rows(name, labels, seed=seed, test_fraction=test_fraction),
+        numeric=numeric,
+        categorical=categorical,
+    )
+    return Dataset(name, train, test, tuple(classes.tolist()))
+
+
+def encode(
+    table: pd.DataFrame,
+    labels: np.ndarray,
+    subject_ids: np.ndarray,
+    split: tuple[np.ndarray, np.ndarray],
+    *,
+    numeric: Sequence[str],
+    categorical: Sequence[str],
+    say_missing: bool = False,
+    most_categories: int | None = None,
+) -> tuple[Examples, Examples]:
+    """Make the examples of the two sides of ``split``, encoded as the first of them says.
+
+    Args:
+        table: (n rows) numbers or NaN in numeric columns, texts or None in categorical ones.
+        labels: (n,) class numbers.
+        subject_ids: (n,) who owns each row.
+        split: The numbers of the training rows and of the test rows.
+        numeric: Columns to impute by the training median and to standardise.
+        categorical: Columns to encode, one feature per category. What only test rows have
+            becomes a row of zeros, or counts as rare.
+        say_missing: Whether a numeric column with missing training cells gets a second feature
+            that says where.
+        most_categories: Features of one categorical column, the last of which is for all rarer
+            categories; None: all.
+    """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    _check_columns(name, table, [label, *numeric, *categorical], numeric)
-    classes, labels = np.unique(table[label].to_numpy(dtype=np.str_), return_inverse=True)
-    train_rows, test_rows = split_rows(name, labels, seed=seed, test_fraction=test_fraction)
+    impute = SimpleImputer(
+        strategy="median", add_indicator=say_missing, keep_empty_features=True
+    )  # a column may be empty in the training rows alone
+    encoder = OneHotEncoder(
+        sparse_output=False,
+        handle_unknown="ignore" if most_categories is None else "infrequent_if_exist",
+        max_categories=most_categories,
+        dtype=np.float32,
+    )
     transform = ColumnTransformer(
         [
-            (
-                "numeric",
-                make_pipeline(SimpleImputer(strategy="median"), StandardScaler()),
-                list(numeric),
-            ),
-            (
-                "categorical",
-                OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
-                list(categorical),
-            ),
+            ("numeric", make_pipeline(impute, StandardScaler()), list(numeric)),
+            ("categorical", encoder, list(categorical)),
         ]
-    ).fit(table.iloc[train_rows])
-    ids = subject_array(subject_ids)
+    ).fit(table.iloc[split[0]])
 
-    def part(rows: np.ndarray) -> Examples:
-        features = np.asarray(transform.transform(table.iloc[rows]), dtype=np.float32)
-        return Examples(torch.from_numpy(features), torch.from_numpy(labels[rows]), ids[rows])
+    def side(rows: np.ndarray) -> Examples:
+        # Block by block: the transformers make several copies in double precision.
+        blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+        encoded = [
+            np.asarray(transform.transform(table.iloc[block]), np.float32) for block in blocks
+        ]
+        features = torch.from_numpy(np.concatenate(encoded))
+        return Examples(features, torch.from_numpy(labels[rows]), subject_ids[rows])
 
-    return Dataset(name, part(train_rows), part(test_rows), tuple(classes.tolist()))
+    return side(split[0]), side(split[1])
 
 
 def _check_columns(

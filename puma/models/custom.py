@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any
-
 from torch import nn
 
 from puma.errors import ModelError
+from puma.project.user_code import imported
 
 
 def custom_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -27,7 +23,7 @@ def custom_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         ModelError: The module or the name in it cannot be imported or called, or the call
             returns something else than an nn.Module. What the call itself raises is passed on.
     """
-    make = _imported(name)
+    make = imported(name, "model", "package.module:Class", ModelError)
     if not callable(make):
         raise ModelError(
             f"model {name!r} is of type {type(make).__name__}; name a class or a function that "
@@ -40,14 +36,3 @@ def custom_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             "classes; it must return a torch.nn.Module"
         )
     return model
-
-
-def _imported(name: str) -> Callable[..., Any] | Any:
-    module, _, attribute = name.partition(":")
-    try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except Exception as error:  # a module may raise anything while it is imported
-        raise ModelError(
-            f"model {name!r} cannot be imported ({type(error).__name__}: {error}); write "
-            '"package.module:Class", and install the package or add its folder to PYTHONPATH'
-        ) from error

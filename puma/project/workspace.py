@@ -77,6 +77,10 @@ class Workspace:
         folder = self.settings.data.folder
         return None if folder is None else self.root / Path(folder).expanduser()
 
+    def source_record(self, dataset: str) -> Path:
+        """What ``dataset`` is made from, by which DVC sees a change of the user's own data."""
+        return self.artifacts(dataset) / "source.json"
+
     @property
     def key(self) -> Path:
         """The secret that keys deletion digests; never in git."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from puma.data.base import Dataset
+from puma.data.subject_ids import appearance
 from puma.errors import DeletionError, require_path, require_type
 from puma.project.files import PRIVATE, write_text
 from puma.requests.digest import keyed_digest
@@ -166,8 +166,8 @@ def _refuse_unknown(unknown: frozenset[str], asked: frozenset[str], dataset: Dat
     if not unknown:
         return
     known = {*dataset.train.subject_ids.tolist(), *dataset.test.subject_ids.tolist()}
-    looks = {_appearance(name) for name in known}
-    alike = sum(_appearance(name) in looks for name in unknown)
+    looks = {appearance(name) for name in known}
+    alike = sum(appearance(name) in looks for name in unknown)
     hint = (
         ""
         if not alike
@@ -180,13 +180,6 @@ def _refuse_unknown(unknown: frozenset[str], asked: frozenset[str], dataset: Dat
         f"{len(unknown)} of {len(asked)} subject ids are not in dataset {dataset.name!r}; "
         f"correct or drop them (the error's unknown_ids has them){hint}",
         unknown_ids=tuple(sorted(unknown)),
-    )
-
-
-def _appearance(name: str) -> str:
-    """The same for ids that a reader would take for the same."""
-    return "".join(
-        each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf"
     )
 
 

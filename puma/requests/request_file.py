@@ -6,6 +6,7 @@ import csv
 from datetime import datetime
 from pathlib import Path
 
+from puma.data.subject_ids import read_id
 from puma.errors import DeletionError
 
 SUBJECT = "subject_id"
@@ -46,7 +47,7 @@ def read_subject_ids(path: Path) -> list[str]:
                 f"{path}, line {number}: {len(cells)} values for {len(header)} columns; "
                 "quote values that hold commas"
             )
-        record = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+        record = {name: read_id(cell) for name, cell in zip(header, cells, strict=True)}
         if not record[SUBJECT]:
             raise DeletionError(f"{path}, line {number}: {SUBJECT} is blank")
         _check_time(path, number, record.get("requested_at", ""))

@@ -1,0 +1,159 @@
+"""The user's own rows: classes by number, and a training and a test split by person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from puma.data.splitting import split_rows
+from puma.errors import DataError
+
+TRAIN, TEST = "train", "test"
+MANY, FEW_ROWS = 50, 10  # more whole numbers than that, in so few rows each, are measurements
+
+
+@dataclass(frozen=True)
+class LabelledSplit:
+    """Which class each row has, and on which side it is.
+
+    Attributes:
+        classes: Their names: numbers by size, others by the alphabet.
+        labels: (n,) int64 numbers of classes.
+        train: (t,) ascending numbers of the rows to train on.
+        test: (n - t,) ascending numbers of the others.
+    """
+
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+
+
+def split_labelled(
+    name: str,
+    labels: Sequence[str] | np.ndarray,
+    subject_ids: Sequence[str] | np.ndarray,
+    split: Sequence[str] | np.ndarray | None,
+    *,
+    seed: int,
+    test_fraction: float,
+) -> LabelledSplit:
+    """Number the classes, and split the rows so that each person's are on one side.
+
+    A given ``split`` stands as it is. Otherwise a share of the people is drawn, stratified by
+    the rarest class of each.
+
+    Args:
+        name: Of the dataset.
+        labels: (n,) names of classes.
+        subject_ids: (n,) who owns each row.
+        split: (n,) train or test; None: to be drawn.
+        seed: Of the split that is drawn.
+        test_fraction: Share of the people to hold out.
+
+    Raises:
+        DataError: The labels are no classes, a class is too small, or there is no such split.
+            The message has counts alone: the target may be a column of ids by mistake.
+    """
+    import pandas as pd
+
+    people, _ = pd.factorize(np.asarray(subject_ids, dtype=object))
+    classes, numbers = _numbered(name, labels)
+    owners = pd.DataFrame({"label": numbers, "person": people}).drop_duplicates()
+    alone = int((np.bincount(owners["label"], minlength=len(classes)) < 2).sum())
+    if alone:
+        raise DataError(
+            f"dataset {name!r}: {alone} of {len(classes)} classes have rows of one person alone, "
+            "without whom the class would be gone; add rows of other people, or join such "
+            "classes with others"
+        )
+    if split is None:
+        train = _by_person(name, numbers, people, seed=seed, test_fraction=test_fraction)
+    else:
+        train = _as_stated(name, split)
+    # A stated split may test on some of the classes alone.
+    for side, rows in ((TRAIN, train), *([(TEST, ~train)] if split is None else [])):
+        absent = len(classes) - len(np.unique(numbers[rows]))
+        if absent:
+            remedy = (
+                "choose another data.test_fraction or seed, or add rows of such classes"
+                if split is None
+                else "correct the split"
+            )
+            raise DataError(
+                f"dataset {name!r}: {absent} of {len(classes)} classes have no row in the {side} "
+                f"split; {remedy}"
+            )
+    return LabelledSplit(classes, numbers, np.flatnonzero(train), np.flatnonzero(~train))
+
+
+def _numbered(name: str, labels: Sequence[str] | np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+    import pandas as pd
+
+    codes, found = pd.factorize(np.asarray(labels, dtype=object))
+    names = [str(name) for name in found]
+    values = pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").to_numpy(dtype=float)
+    numeric = bool(np.isfinite(values).all())
+    if len(names) == 1:
+        raise DataError(
+            f"dataset {name!r}: the target has one value in all {len(codes)} rows; a classifier "
+            "needs two classes or more: name another target"
+        )
+    fractions = int((values != np.round(values)).sum()) if numeric else 0
+    if fractions or (numeric and len(names) > MANY and len(codes) < FEW_ROWS * len(names)):
+        raise DataError(
+            f"dataset {name!r}: the target looks continuous: {len(names)} different numbers in "
+            f"{len(codes)} rows, {fractions} of them with fractions; name a column of classes, or "
+            "make classes of the numbers, such as low and high"
+        )
+    if len(names) > len(codes) / 2:
+        raise DataError(
+            f"dataset {name!r}: the target has {len(names)} values in {len(codes)} rows, too many "
+            "for classes; name a column of classes as the target"
+        )
+    order = np.argsort(values, kind="stable") if numeric else np.argsort(np.asarray(names))
+    number = np.empty(len(names), dtype=np.int64)
+    number[order] = np.arange(len(names))
+    return tuple(names[each] for each in order), number[codes]
+
+
+def _by_person(
+    name: str, labels: np.ndarray, people: np.ndarray, *, seed: int, test_fraction: float
+) -> np.ndarray:
+    """(n,) whether each row is for training."""
+    sizes = np.bincount(labels)
+    by_size = np.argsort(sizes, kind="stable")  # the rarest class first
+    rank = np.empty_like(by_size)
+    rank[by_size] = np.arange(len(by_size))
+    strata = np.full(people.max() + 1, len(sizes))
+    np.minimum.at(strata, people, rank[labels])
+    counts = np.bincount(strata, minlength=len(sizes))
+    # A person whose class is everybody else's second rarest is no stratum to draw from.
+    strata[counts[strata] == 1] = int(counts.argmax())
+    drawn, _ = split_rows(name, strata, seed=seed, test_fraction=test_fraction)
+    in_train = np.zeros(len(strata), dtype=bool)
+    in_train[drawn] = True
+    rows: np.ndarray = in_train[people]
+    return rows
+
+
+def _as_stated(name: str, split: Sequence[str] | np.ndarray) -> np.ndarray:
+    import pandas as pd
+
+    codes, found = pd.factorize(np.asarray(split, dtype=object))
+    sides = np.asarray([str(each).strip().lower() for each in found])
+    unknown = ~np.isin(sides, [TRAIN, TEST])
+    if unknown.any():
+        raise DataError(
+            f"dataset {name!r}: the split says something else than train or test in "
+            f"{int(unknown[codes].sum())} of {len(codes)} rows; correct them"
+        )
+    in_train: np.ndarray = (sides == TRAIN)[codes]
+    if in_train.all() or not in_train.any():
+        raise DataError(
+            f"dataset {name!r}: the split says {sides[0]} in all {len(codes)} rows; both sides "
+            "need some"
+        )
+    return in_train

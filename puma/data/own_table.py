@@ -1,0 +1,294 @@
+"""The user's own table as a dataset, by the settings ``sources`` alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from puma.data.base import Column, Dataset
+from puma.data.labelled_split import split_labelled
+from puma.data.subject_ids import read_id, refuse_lookalikes, subject_array
+from puma.data.table_file import read_table_file
+from puma.data.tabular import encode
+from puma.errors import DataError
+from puma.settings import ColumnType, SourceSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_CATEGORIES = 50  # features of one column; rarer categories share one
+_DAY = 86_400_000  # milliseconds
+_TRUTH = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0}
+_POLICIES = {
+    "numeric": "standardised",
+    "boolean": "1 or 0, standardised",
+    "date": "days since 1970, standardised",
+    "categorical": "a feature for each category",
+}
+_FILLED = {
+    "numeric": "training median, and a feature that says where",
+    "categorical": "a category",
+}
+
+
+def own_table(
+    name: str, path: Path, source: SourceSettings, *, digest: str, seed: int, test_fraction: float
+) -> Dataset:
+    """Read, split and encode the table at ``path``.
+
+    Args:
+        name: Of the dataset.
+        path: Of the CSV or Parquet file.
+        source: What its columns are.
+        digest: Of the source.
+        seed: Of the split, where no column says it.
+        test_fraction: Share of the people to hold out.
+
+    Raises:
+        DataError: The file or a column cannot be used. The message names columns and counts,
+            never a cell.
+    """
+    import pandas as pd
+
+    table = read_table_file(path, source)
+    roles = {
+        "target": source.target, "subject": source.subject, "split": source.split
+    }  # fmt: skip
+    columns = []
+    texts: dict[str, np.ndarray] = {}
+    for role, column in roles.items():
+        if column is None:
+            continue
+        cells = _texts(path, column, table[column], source)
+        _refuse_missing(path, role, column, cells)
+        policy = {"target": "the class", "subject": "the row's owner", "split": "train or test"}
+        texts[role] = cells
+        columns.append(Column(column, role, 0, len({*cells.tolist()}), policy[role]))
+    features: dict[str, Any] = {}
+    kinds: dict[str, ColumnType] = {}
+    for column in table.column_names:
+        if column in roles.values():
+            continue
+        kinds[column] = _kind(path, column, table[column], source)
+        features[column] = _cells(path, column, kinds[column], table[column], source)
+        table = table.drop_columns(column)  # a column is in memory once
+        columns.append(_described(path, column, kinds[column], features[column], source))
+    if not features:
+        raise DataError(f"{path}: there is no column to learn from beside those that are named")
+    frame = pd.DataFrame(features, copy=False)
+    features.clear()
+    ids = texts.get("subject", np.arange(1, len(frame) + 1).astype(str))
+    if source.subject is None:
+        ids = np.asarray([f"row-{number}" for number in ids], dtype=object)
+    refuse_lookalikes(ids.tolist())
+    labels, split = texts["target"], texts.get("split")
+    if source.missing == "drop_rows":
+        whole = frame.notna().all(axis=1).to_numpy()
+        if not whole.any():
+            raise DataError(
+                f"{path}: missing: drop_rows leaves no row, for each has a missing cell; drop the "
+                "emptiest columns, or set missing: impute"
+            )
+        frame, labels, ids = frame[whole], labels[whole], ids[whole]
+        split = None if split is None else split[whole]
+    found = split_labelled(name, labels, ids, split, seed=seed, test_fraction=test_fraction)
+    train, test = encode(
+        frame,
+        found.labels,
+        subject_array(ids.tolist()),
+        (found.train, found.test),
+        numeric=[column for column, kind in kinds.items() if kind != "categorical"],
+        categorical=[column for column, kind in kinds.items() if kind == "categorical"],
+        say_missing=True,
+        most_categories=MOST_CATEGORIES,
+    )
+    return Dataset(name, train, test, found.classes, source=digest, columns=tuple(columns))
+
+
+def _texts(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettings) -> np.ndarray:
+    """(n,) stripped texts; None where a cell is missing."""
+    import pyarrow as pa
+
+    kind = cells.type
+    if pa.types.is_floating(kind) and column == source.subject:
+        raise DataError(
+            f"{path}: the ids in {column!r} are numbers with fractions ({kind}); write them as "
+            "whole numbers or text"
+        )
+    if not pa.types.is_dictionary(kind):
+        cells = cells.cast(pa.string()).dictionary_encode()
+    encoded = cells.unify_dictionaries().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):  # of no chunks, or of more than fit one
+        encoded = pa.concat_arrays(encoded.chunks)
+    missing = {"", *(source.missing_values if column != source.subject else ())}
+    values = [read_id(str(value)) for value in encoded.dictionary.to_pylist()]
+    known = np.asarray(
+        [None if each in missing else each for each in values] + [None], dtype=object
+    )
+    texts: np.ndarray = known[encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
+    return texts
+
+
+def _refuse_missing(path: Path, role: str, column: str, texts: np.ndarray) -> None:
+    missing = int(sum(each is None for each in texts))
+    if missing:
+        raise DataError(
+            f"{path}: the {role} {column!r} is missing in {missing} of {len(texts)} rows; fill it "
+            "in, or delete these rows"
+        )
+
+
+def _kind(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettings) -> ColumnType:
+    """The stated type of a column, or the inferred one."""
+    import pyarrow as pa
+
+    if column in source.types:
+        return source.types[column]
+    kind = cells.type
+    if pa.types.is_null(kind):
+        raise DataError(f"{path}: column {column!r} has no value at all; put it into drop")
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "date"
+    if _is_number(kind):
+        return "numeric"
+    if _is_text(kind) or pa.types.is_dictionary(kind):
+        return "categorical"
+    raise DataError(
+        f"{path}: column {column!r} is of type {kind}, which is no table cell; put it into drop, "
+        "or make columns of numbers or texts of it"
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    times = (pa.types.is_time, pa.types.is_duration)
+    return any(each(kind) for each in (*numbers, *times))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _cells(
+    path: Path, column: str, kind: ColumnType, cells: pa.ChunkedArray, source: SourceSettings
+) -> np.ndarray:
+    """(n,) what is encoded: texts or None, or numbers or NaN."""
+    import pyarrow as pa
+
+    if kind == "categorical":
+        return _texts(path, column, cells, source)
+    if _is_text(cells.type) or pa.types.is_dictionary(cells.type):
+        return _parsed(path, column, kind, _texts(path, column, cells, source))
+    given = cells.type
+    fits = {
+        "numeric": _is_number(given) or pa.types.is_boolean(given),
+        "boolean": pa.types.is_boolean(given) or _is_number(given),
+        "date": pa.types.is_date(given) or pa.types.is_timestamp(given),
+    }
+    if not fits[kind] and not pa.types.is_null(given):
+        raise DataError(
+            f"{path}: column {column!r} is to be {kind}, but holds {given}; correct its type in "
+            "params.yaml"
+        )
+    if kind == "date":
+        zone = given.tz if pa.types.is_timestamp(given) else None
+        moments = cells.cast(pa.timestamp("ms", tz=zone), safe=False).cast(pa.int64())
+        return _floats(moments) / _DAY
+    numbers = _floats(cells)
+    infinite = int(np.isinf(numbers).sum())
+    if infinite:
+        raise DataError(
+            f"{path}: column {column!r} holds {infinite} infinite values; correct them, or leave "
+            "the cells empty"
+        )
+    others = int((~np.isin(numbers, [0, 1]) & ~np.isnan(numbers)).sum())
+    if kind == "boolean" and others:
+        _refuse_cells(path, column, kind, others, len(numbers))
+    return numbers
+
+
+def _floats(cells: pa.ChunkedArray) -> np.ndarray:
+    """(n,) float64, NaN where a cell is missing."""
+    import pyarrow as pa
+
+    kind = cells.type
+    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+        cells = cells.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if pa.types.is_boolean(kind):
+        cells = cells.cast(pa.uint8())
+    numbers = cells.cast(pa.float64(), safe=False)
+    return np.asarray(numbers.to_numpy(), dtype=np.float64)
+
+
+def _parsed(path: Path, column: str, kind: ColumnType, texts: np.ndarray) -> np.ndarray:
+    """(n,) float64 of the texts of a column that was stated to be of ``kind``."""
+    import pandas as pd
+
+    values = pd.Series(texts, dtype=object)
+    if kind == "numeric":
+        numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+        numbers[np.isinf(numbers)] = np.nan  # which is then one of the wrong cells
+    elif kind == "boolean":
+        numbers = values.str.lower().map(_TRUTH).to_numpy(dtype=np.float64)
+    else:
+        moments = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
+        since = moments - pd.Timestamp(0, tz="UTC")
+        numbers = (since / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+    wrong = int((np.isnan(numbers) & values.notna().to_numpy()).sum())
+    if wrong:
+        _refuse_cells(path, column, kind, wrong, len(numbers))
+    return numbers
+
+
+def _refuse_cells(path: Path, column: str, kind: ColumnType, wrong: int, rows: int) -> None:
+    forms = {
+        "numeric": "finite numbers",
+        "boolean": "true, false, yes, no, 1 or 0",
+        "date": "ISO 8601 dates such as 2026-01-31",
+    }
+    raise DataError(
+        f"{path}: column {column!r} is to be {kind}, but {wrong} of {rows} cells are not "
+        f"{forms[kind]}; correct them, leave them empty, name what they say in missing_values, or "
+        "state another type"
+    )
+
+
+def _described(
+    path: Path, column: str, kind: ColumnType, cells: np.ndarray, source: SourceSettings
+) -> Column:
+    """The column in words, once it is fit to be encoded."""
+    import pandas as pd
+
+    values = pd.Series(cells)
+    missing, distinct = int(values.isna().sum()), int(values.nunique())
+    if missing == len(values):
+        raise DataError(f"{path}: column {column!r} has no value at all; put it into drop")
+    if missing and source.missing == "refuse":
+        raise DataError(
+            f"{path}: column {column!r} is missing in {missing} of {len(values)} rows, and "
+            "missing: refuse is set; fill the cells, or set missing: impute or drop_rows"
+        )
+    if kind == "categorical" and column not in source.types and distinct > MOST_CATEGORIES:
+        known = len(values) - missing
+        if distinct > known / 2:
+            raise DataError(
+                f"{path}: column {column!r} has {distinct} different texts in {known} rows, as "
+                "names, ids and free text have; put it into drop, or state its type in types"
+            )
+    policy = _POLICIES[kind]
+    if kind == "categorical" and distinct > MOST_CATEGORIES:
+        policy += f", the rarest share one ({MOST_CATEGORIES} in all)"
+    if missing:
+        filled = _FILLED["categorical" if kind == "categorical" else "numeric"]
+        policy += f"; missing: {filled if source.missing == 'impute' else 'the row is left out'}"
+    return Column(column, kind, missing, distinct, policy)
