@@ -158,6 +158,7 @@ GOOD_YAML: dict[str, tuple[str, Any]] = {
     "data: {folder: ~}": ("data.folder", None),
     "data: {folder: NULL}": ("data.folder", None),
     "data: {folder: 'ü/人物'}": ("data.folder", "ü/人物"),
+    "sources: {}": ("sources", {}),
     "model: {hidden: !!seq [4, 5]}": ("model.hidden", (4, 5)),
     "model: {hidden: []}": ("model.hidden", ()),
     "training: &t {epochs: 4}\npuma: {steps: 2}": ("training.epochs", 4),
@@ -251,6 +252,15 @@ BAD_YAML: dict[str, str | bytes] = {
     "an original that no method needs": "originals: [original, sisa_original]\n"
     "versions: [original, sisa_original, retrain, puma]",
     "no datasets": "datasets: []",
+    "a source that is nothing": "sources: {churn: {}}",
+    "a source without a target": "sources: {churn: {path: churn.csv}}",
+    "a source with a slash": "sources: {../churn: {path: churn.csv, target: churned}}",
+    "a source as a text": "sources: {churn: churn.csv}",
+    "sources as a list": "sources: [churn]",
+    "a source with an unknown key": "sources: {a: {path: a.csv, target: y, subjects: b}}",
+    "a source with a column twice": "sources: {a: {path: a.csv, target: y, subject: y}}",
+    "a source with a type that is none": "sources: {a: {path: a.csv, target: y, types: {b: int}}}",
+    "a regression": "sources: {a: {path: a.csv, target: y, task: regression}}",
     "a dataset with a slash": "datasets: [../german_credit]",
     "an empty name of a dataset": "datasets: ['']",
     "a model's number of members": "model: {members: 3}",
@@ -277,8 +287,8 @@ def params_cases(folder: Path, draw: random.Random) -> list[Case]:
 
 def _setting_cases(made: _Files) -> Iterator[Case]:
     for key, kind, default in settings_of(Settings):
-        if key in ("datasets", "originals", "methods", "versions"):
-            continue  # they depend on each other: above
+        if key in ("datasets", "originals", "methods", "versions", "sources"):
+            continue  # they depend on each other, or have no default: above
         values = values_of(kind, default=default)
         for value in values.good:
             name = f"{key}: {text(value)}"

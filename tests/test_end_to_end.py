@@ -266,7 +266,7 @@ def test_a_request_of_ones_own_becomes_a_new_version(project, registered):
     request = project.request(DATASET)
     request.write_text("\n".join(["subject_id", *asked, asked[0]]) + "\n")
     done = run(project, "dvc", "repro", "register")
-    assert stages_run(done) == {"request", "reference", "remove", "audit", "register"}
+    assert stages_run(done) == {"source", "request", "reference", "remove", "audit", "register"}
     after = versions(project)
     assert len(after) == len(registered) + len(TINY["methods"])
     newest = after[-1]

@@ -127,8 +127,9 @@ def test_what_yaml_can_hold_and_no_setting_is_refused_in_short(
         *(
             f"{group}.typo"
             for group, value in Settings().model_dump().items()
-            if isinstance(value, dict)
+            if isinstance(value, dict) and group != "sources"
         ),
+        "sources.churn.typo",
     ],
 )
 def test_unknown_keys_are_refused_by_name(tmp_path: Path, key: str) -> None:
@@ -251,6 +252,41 @@ def test_no_number_may_be_a_text_nothing_or_a_flag(tmp_path: Path, value: Any) -
     # true would pass for 1.
     for key in numbers():
         assert_refused(tmp_path, key, value)
+
+
+TABLE = {"path": "churn.csv", "target": "churned"}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"path": "churn.csv"}, "a table needs path and target; other data need source"),
+        ({"target": "churned"}, "a table needs path and target"),
+        ({**TABLE, "task": "regression"}, "task: regression is not supported yet"),
+        ({**TABLE, "task": "ranking"}, "Input should be 'classification' or 'regression'"),
+        ({**TABLE, "types": {"age": "number"}}, "Input should be 'numeric', 'categorical'"),
+        ({**TABLE, "missing": "guess"}, "Input should be 'impute', 'refuse' or 'drop_rows'"),
+        ({**TABLE, "subject": "churned"}, "'churned': a column is named once"),
+        ({**TABLE, "drop": ["a", "b"], "types": {"b": "date"}}, "'b': a column is named once"),
+        ({**TABLE, "drop": ["a", "a"]}, "'a': a column is named once"),
+        ({"source": "m:load", "target": "y", "drop": ["a"]}, "drop, target: of a table only"),
+    ],
+)
+def test_a_source_that_is_no_table_and_no_function_is_refused(
+    tmp_path: Path, source: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=rf"params\.yaml: sources\.churn.*{message}"):
+        load(tmp_path, {"sources": {"churn": source}})
+
+
+def test_a_source_is_a_table_or_a_function(tmp_path: Path) -> None:
+    function = {"path": "photos", "source": "shop.photos:load", "task": "classification"}
+    settings = load(tmp_path, {"sources": {"churn": TABLE, "photos": function}})
+    assert (settings.sources["churn"].target, settings.sources["churn"].missing) == (
+        "churned",
+        "impute",
+    )
+    assert settings.sources["photos"].source == "shop.photos:load"
 
 
 @pytest.mark.parametrize("key", ["model.hidden", "model.blocks", "shadow.attack_hidden"])

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 from puma.cli.common import INTERRUPTED, REFUSED, SHOWN_IDS, may_show_ids
 from puma.cli.diagnostics import suspects
 from puma.cli.evidence import audit, verify
-from puma.cli.requests import remove, request
+from puma.cli.requests import remove, request, source
 from puma.cli.ui import ui
 from puma.cli.versions import compare, erase, promote, registered, versions
 from puma.errors import DeletionError, PumaError
@@ -97,6 +97,7 @@ app = typer.Typer(
     help="Remove people's rows from trained models, and read the evidence.",
 )
 for command in (
+    source,
     request,
     remove,
     versions,

@@ -1,4 +1,4 @@
-"""``puma request`` and ``puma remove``: checking a deletion request, and serving one.
+"""``puma source``, ``request`` and ``remove``: what is prepared, what is asked, and serving it.
 
 What takes seconds to import is imported when a command runs; see puma.cli.main.
 """
@@ -25,7 +25,26 @@ from puma.project.workspace import Workspace
 
 if TYPE_CHECKING:
     from puma.requests.deletion_set import DeletionSet
+    from puma.settings import Settings
     from puma.workflows.remove import RemovalOutcome
+
+
+def source(dataset: DatasetName) -> None:
+    """Note what a dataset is made from: the settings of your own data, and a digest of them.
+
+    The pipeline's stage `source`: a changed file reruns the stages of its own dataset, alone.
+    """
+    workspace = project_of(dataset)
+    own = workspace.settings.sources.get(dataset)
+    from puma.data import source_digest
+    from puma.project.files import write_json
+
+    content = None if own is None else source_digest(own, workspace.root)
+    described = None if own is None else own.model_dump(mode="json")
+    target = workspace.source_record(dataset)
+    write_json(target, {"source": described, "sha256": content})
+    origin = "PUMA's own" if own is None else f"{own.source or own.path}, SHA-256 {content}"
+    typer.echo(f"{dataset}: {origin}; written to {target.relative_to(workspace.root)}")
 
 
 def request(dataset: DatasetName) -> None:
@@ -104,7 +123,7 @@ def _request(workspace: Workspace, dataset: str) -> tuple[DeletionSet, str]:
     data = Dataset.load(workspace.data(dataset))
     allow = settings.deletion.allow_class_removal
     path = workspace.request(dataset)
-    _refuse_strays(path.parent, settings.datasets)
+    _refuse_strays(path.parent, settings)
     if os.path.lexists(path):  # a link to nowhere, too, was meant as a request
         chosen = DeletionSet.read(path, data, allow_class_removal=allow)
         return chosen, f"request in {path.relative_to(workspace.root)}"
@@ -116,7 +135,7 @@ def _request(workspace: Workspace, dataset: str) -> tuple[DeletionSet, str]:
     return chosen, f"demonstration ({describe(settings.marking)})"
 
 
-def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
+def _refuse_strays(folder: Path, settings: Settings) -> None:
     """Raise DeletionError when ``folder`` holds what no dataset's request is read from."""
     from puma.data import DATASETS
 
@@ -128,7 +147,8 @@ def _refuse_strays(folder: Path, datasets: tuple[str, ...]) -> None:
         raise DeletionError(
             f"{folder}: cannot be read ({error.strerror}); make it a folder that you can read"
         ) from error
-    read = {"README.md", *(f"{name}.csv" for name in (*DATASETS, *datasets))}
+    datasets = settings.datasets
+    read = {"README.md", *(f"{name}.csv" for name in (*DATASETS, *settings.sources, *datasets))}
     strays = [name for name in found if name not in read and not name.startswith(".")]
     if strays:
         raise DeletionError(

@@ -13,7 +13,7 @@ from puma.data.base import Dataset, Examples
 from puma.data.breast_cancer import breast_cancer
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
-from puma.data.own_source import load_source
+from puma.data.own_source import load_source, source_digest
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
 from puma.errors import DataError, require_path, require_type
 from puma.settings import SourceSettings
@@ -105,6 +105,7 @@ __all__ = [
     "mnist",
     "radial",
     "rectangular",
+    "source_digest",
     "spiral",
     "two_moons",
 ]

@@ -132,7 +132,7 @@ def _texts(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettin
 
 
 def _refuse_missing(path: Path, role: str, column: str, texts: np.ndarray) -> None:
-    missing = int(sum(each is None for each in texts))
+    missing = texts.tolist().count(None)
     if missing:
         raise DataError(
             f"{path}: the {role} {column!r} is missing in {missing} of {len(texts)} rows; fill it "
@@ -182,11 +182,13 @@ def _is_text(kind: pa.DataType) -> bool:
 def _cells(
     path: Path, column: str, kind: ColumnType, cells: pa.ChunkedArray, source: SourceSettings
 ) -> np.ndarray:
-    """(n,) what is encoded: texts or None, or numbers or NaN."""
+    """(n,) numbers; of categories their places in the alphabet; NaN where a cell is missing."""
+    import pandas as pd
     import pyarrow as pa
 
     if kind == "categorical":
-        return _texts(path, column, cells, source)
+        places, _ = pd.factorize(_texts(path, column, cells, source), sort=True)
+        return np.where(places < 0, np.nan, places)
     if _is_text(cells.type) or pa.types.is_dictionary(cells.type):
         return _parsed(path, column, kind, _texts(path, column, cells, source))
     given = cells.type
@@ -237,7 +239,7 @@ def _parsed(path: Path, column: str, kind: ColumnType, texts: np.ndarray) -> np.
     values = pd.Series(texts, dtype=object)
     if kind == "numeric":
         numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
-        numbers[np.isinf(numbers)] = np.nan  # which is then one of the wrong cells
+        numbers = np.where(np.isinf(numbers), np.nan, numbers)  # which is then a wrong cell
     elif kind == "boolean":
         numbers = values.str.lower().map(_TRUTH).to_numpy(dtype=np.float64)
     else:

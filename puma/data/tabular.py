@@ -88,7 +88,7 @@ def encode(
     """Make the examples of the two sides of ``split``, encoded as the first of them says.
 
     Args:
-        table: (n rows) numbers or NaN in numeric columns, texts or None in categorical ones.
+        table: (n rows) numbers or NaN in numeric columns, anything in categorical ones.
         labels: (n,) class numbers.
         subject_ids: (n,) who owns each row.
         split: The numbers of the training rows and of the test rows.

@@ -64,6 +64,7 @@ def test_every_path_lies_where_the_pipeline_declares_it(project: Path) -> None:
         workspace.key: ".puma/deletion.key",
         workspace.request("wine"): "deletions/wine.csv",
         workspace.artifacts("wine"): "artifacts/wine",
+        workspace.source_record("wine"): "artifacts/wine/source.json",
         workspace.data("wine"): "artifacts/wine/dataset.npz",
         workspace.deletion_set("wine"): "artifacts/wine/deletion_set.csv",
         workspace.weights("wine", "puma"): "artifacts/wine/puma.pt",

@@ -1,0 +1,63 @@
+"""``puma source``: the file by which DVC sees a change of one's own data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from dvc.utils.serialize import dumps_yaml
+from typer.testing import CliRunner
+
+from puma.cli import app
+from puma.data import source_digest
+from puma.project.workspace import Workspace
+
+TABLE = {"path": "data/churn.csv", "target": "churned", "subject": "who"}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    settings = {"datasets": ["german_credit", "churn"], "sources": {"churn": TABLE}}
+    (tmp_path / "params.yaml").write_text(dumps_yaml(settings))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "churn.csv").write_text("who,churned,x\n0815,yes,1\n")
+    monkeypatch.chdir(tmp_path)
+    return Workspace(tmp_path)
+
+
+def noted(workspace: Workspace, dataset: str) -> bytes:
+    result = CliRunner().invoke(app, ["source", dataset])
+    assert result.exit_code == 0, result.output
+    assert f"artifacts/{dataset}/source.json" in result.stdout
+    assert "0815" not in result.output
+    return workspace.source_record(dataset).read_bytes()
+
+
+def test_a_change_of_the_file_or_of_its_settings_is_a_change_of_its_note_alone(
+    workspace: Workspace,
+) -> None:
+    first, built_in = noted(workspace, "churn"), noted(workspace, "german_credit")
+    assert noted(workspace, "churn") == first
+    content = json.loads(first)
+    own = workspace.settings.sources["churn"]
+    assert content["sha256"] == source_digest(own, workspace.root)
+    assert content["source"]["target"] == "churned"
+    path = workspace.root / "data" / "churn.csv"
+    path.write_text(path.read_text() + "0816,no,2\n")
+    second = noted(workspace, "churn")
+    changed = workspace.root / "params.yaml"
+    changed.write_text(changed.read_text().replace("target: churned", "target: x"))
+    assert len({first, second, noted(workspace, "churn")}) == 3
+    assert noted(workspace, "german_credit") == built_in
+    assert json.loads(built_in) == {"sha256": None, "source": None}
+    assert hashlib.md5(path.read_bytes()).hexdigest().encode() not in second
+
+
+def test_an_absent_file_is_refused_and_nothing_is_written(workspace: Workspace) -> None:
+    (workspace.root / "data" / "churn.csv").unlink()
+    result = CliRunner().invoke(app, ["source", "churn"])
+    assert result.exit_code == 2
+    assert "data/churn.csv: no such file; correct the path in params.yaml" in result.stderr
+    assert not (workspace.root / "artifacts").exists()
