@@ -25,7 +25,7 @@ from puma.audit.metrics import (
 from puma.audit.plot_data import PlotData
 from puma.audit.population import everybody, halves, train_population, without
 from puma.audit.predictions import Predictions, predict
-from puma.audit.report import AuditReport, audit_removal
+from puma.audit.report import AuditReport, audit_removal, judge_rows
 from puma.audit.retraining import (
     GapToRetraining,
     RelativeConfidence,
@@ -66,6 +66,7 @@ __all__ = [
     "gap_to_retraining",
     "halves",
     "judge",
+    "judge_rows",
     "loss_attack",
     "predict",
     "rate",

@@ -88,18 +88,45 @@ def audit_removal(
     metrics |= _group_numbers(groups)
     metrics |= _exposure(groups, before, evidence)
 
-    removed, retrained = groups["removed"], evidence.without_rows.margins[:, rows["removed"]]
-    audited = removed.margins
+    verdict, compared = judge_rows(
+        predictions, rows["removed"], len(dataset.train), evidence, settings
+    )
+    metrics |= compared
+    plot_data = plot_data_of(groups, before, rows, evidence)
+    numbers = dict(sorted(metrics.items()))
+    return AuditReport(verdict, numbers, unresolved, evidence.source, plot_data)
+
+
+def judge_rows(
+    predictions: Predictions,
+    rows: NDArray[np.int64],
+    n_train: int,
+    evidence: Evidence,
+    settings: AuditSettings,
+) -> tuple[Verdict, Numbers]:
+    """Compare the predictions for some removed rows with those of models with and without them.
+
+    Args:
+        predictions: Of the training rows and then the test rows.
+        rows: Ascending places of training rows that the evidence's retrained models are without:
+            all of them, or those of one request of several.
+        n_train: How many of the predictions are for training rows.
+        evidence: Of this dataset and original, and of a request that has these rows.
+        settings: The limits of the verdict.
+    """
+    retrained, audited = evidence.without_rows.margins[:, rows], predictions.at(rows).margins
     influence = remaining_influence(
         audited,
-        evidence.with_rows.margins[:, rows["removed"]],
+        evidence.with_rows.margins[:, rows],
         retrained,
         confidence=settings.confidence,
     )
     confidence = relative_confidence(audited, retrained, confidence=settings.confidence)
     gap = gap_to_retraining(audited, retrained, confidence=settings.confidence)
-    utilities, lost = _utility(predictions, len(dataset.train), evidence.without_rows, settings)
-    metrics |= {
+    utilities, lost = _utility(predictions, n_train, evidence.without_rows, settings)
+    verdict = judge(influence, confidence, gap, utilities, lost, len(rows), settings)
+    return verdict, {
+        "audit_passed": float(verdict.passed),
         "remaining_influence": influence.value,
         "remaining_influence_low": influence.value - influence.chance,
         "remaining_influence_high": influence.value + influence.chance,
@@ -115,11 +142,6 @@ def audit_removal(
         "accuracy_change": utilities[0].audited - utilities[0].parent,
         "retrained_accuracy": utilities[0].retrained,
     }
-    verdict = judge(influence, confidence, gap, utilities, lost, len(removed), settings)
-    metrics["audit_passed"] = float(verdict.passed)
-    plot_data = plot_data_of(groups, before, rows, evidence)
-    numbers = dict(sorted(metrics.items()))
-    return AuditReport(verdict, numbers, unresolved, evidence.source, plot_data)
 
 
 def groups_of(dataset: Dataset, deletion_set: DeletionSet) -> dict[str, NDArray[np.int64]]:

@@ -166,6 +166,7 @@ def _as_json(done: RemovalOutcome) -> dict[str, object]:
         "removals_since_training": done.history.count,
         "cumulative_drift": done.history.drift,
         "retrain_due": done.retrain_due,
+        "request_verdict": done.request_verdict,
         "seconds": done.seconds,
         "version": done.version.to_dict(),
     }
@@ -182,6 +183,9 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     }
     typer.echo(f"{outcome[done.outcome]}, in {done.seconds:.1f} s")
     typer.echo(f"audit: {(done.version.verdict or 'none').replace('_', ' ')}")
+    if done.request_verdict is not None:
+        verdict = done.request_verdict.partition(":")[0].replace("_", " ")
+        typer.echo(f"of everybody removed so far; of those of its own request alone: {verdict}")
     count, drift = done.history.count, done.history.drift
     typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
     if done.retrain_due is not None:

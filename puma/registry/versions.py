@@ -31,6 +31,7 @@ CERTIFICATE = "puma.certificate"  # SHA-256 of the file; a version without it ha
 CERTIFICATE_PAGE = "puma.certificate_page"
 CERTIFICATE_REPLACED = "puma.certificate_replaced"
 RETRAIN_DUE = "puma.retrain_due"  # why, of what the direct path made
+REQUEST_VERDICT = "puma.request_verdict"  # of its own people alone, of a removal from a removal
 IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 CHAMPION = "champion"

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from puma import plots
-from puma.audit import AuditReport, audit_removal, predict
+from puma.audit import AuditReport, Verdict, audit_removal, judge_rows, predict
 from puma.errors import RegistryError
 from puma.lineage.audits import audit_record, load_evidence
 from puma.lineage.models import initial_model, load_pool, removal_record
@@ -20,9 +22,14 @@ from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
 from puma.registry.creation import Draft
 from puma.registry.removal_history import RemovalHistory, history_of
-from puma.registry.versions import RETRAIN_DUE, choose_version
+from puma.registry.versions import REQUEST_VERDICT, RETRAIN_DUE, choose_version
 from puma.removal import Removal, RemovalMethod, Trained
-from puma.requests.archive import archive_request, find_data, read_cumulative_request
+from puma.requests.archive import (
+    CumulativeRequest,
+    archive_request,
+    find_data,
+    read_cumulative_request,
+)
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
 from puma.workflows.preconditions import (
@@ -62,6 +69,15 @@ class RemovalOutcome:
     history: RemovalHistory
     retrain_due: str | None
     seconds: float
+
+    @property
+    def request_verdict(self) -> str | None:
+        """The verdict, and its reason, on the people whom the version removed from its parent.
+
+        The version's own verdict is on everybody whom it is without. None for a removal from an
+        original, where both are the same people.
+        """
+        return self.version.tags.get(REQUEST_VERDICT)
 
 
 def remove_request(
@@ -163,7 +179,7 @@ def remove_request(
             f"is not registered again; add --seed {remover.seed + 1} --method {RETRAIN}, which "
             "makes another, or remove from a version that is without more people"
         )
-    before, report = _audit(workspace, trained, removal, people.everybody, progress=progress)
+    before, report, alone = _audit(workspace, trained, removal, people, progress=progress)
     history = history_of(parent).after(method, removal.criterion_drift)
     record = _with_measurements(record, before, report, history, versions)
     if people.earlier is not None:
@@ -173,6 +189,8 @@ def remove_request(
         plots.save(plots.audit_figures(report.plot_data, (parent.method, method)), Path(folder))
         due = history.retraining_reason(settings.retrain_after)
         tags = {} if due is None else {RETRAIN_DUE: due}
+        if alone is not None:
+            tags[REQUEST_VERDICT] = f"{alone.name}: {alone.reason}"
         draft = Draft(record, removal.predictor.cpu().eval(), Path(folder), tags)
         version, created = registry.register_removal(draft, key)
     return outcome_of("registered" if created else "in place", version.version)
@@ -211,11 +229,16 @@ def _audit(
     workspace: Workspace,
     trained: Trained,
     removal: Removal,
-    everybody: DeletionSet,
+    people: CumulativeRequest,
     *,
     progress: bool,
-) -> tuple[AuditReport, AuditReport]:
-    """Audit the parent and the new model, both for the same people."""
+) -> tuple[AuditReport, AuditReport, Verdict | None]:
+    """Audit the parent and the new model for everybody, and the latter for the new people alone.
+
+    Returns:
+        Of a removal from an original, where everybody is new, None as the third.
+    """
+    everybody = people.everybody
     data, settings = everybody.dataset, workspace.settings.audit
     evidence = load_evidence(workspace, everybody, pool=trained.pool, progress=progress)
     predictions = predict(removal.predictor, data.train, data.test, parent=trained.predictor)
@@ -223,7 +246,11 @@ def _audit(
         audit_removal(each, data, everybody, evidence, settings)
         for each in (predictions.of_parent(), predictions)
     )
-    return before, after
+    if people.earlier is None:
+        return before, after, None
+    rows = np.setdiff1d(everybody.rows.numpy(), people.earlier.rows.numpy())
+    alone, _ = judge_rows(predictions, rows, len(data.train), evidence, settings)
+    return before, after, alone
 
 
 def _with_measurements(

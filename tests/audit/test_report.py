@@ -13,7 +13,7 @@ from scipy.stats import entropy
 from sklearn.metrics import balanced_accuracy_score
 from torch.nn.functional import one_hot
 
-from puma.audit import AuditReport, Population, audit_removal
+from puma.audit import AuditReport, Population, audit_removal, judge_rows
 from puma.errors import AuditError
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
@@ -165,6 +165,23 @@ def test_metrics_equal_a_recomputation_from_raw_logits(planted: Planted, version
     assert report.metrics.pop("attack_auc_shadow") == pytest.approx(shadow, abs=3 / (30 * 117))
     # p near 1 costs logit(p) its digits.
     assert report.metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_some_of_the_removed_rows_are_judged_alone(planted: Planted) -> None:
+    rows = REMOVED[:8]
+    shares = softmax(planted.original.numpy(), 1)
+    margins = logit(shares[np.arange(280), planted.labels.numpy()])[rows]
+    trained, retrained = (
+        population.margins[:, rows]
+        for population in (planted.evidence.with_rows, planted.evidence.without_rows)
+    )
+    verdict, numbers = judge_rows(
+        planted.predictions(planted.original), rows, 160, planted.evidence, SETTINGS
+    )
+    assert numbers["remaining_influence"] == pytest.approx(position(margins, trained, retrained))
+    assert numbers["surer_than_retrained"] == pytest.approx(mean_wins(margins, retrained))
+    assert numbers["gap_to_retrain"] == pytest.approx(mean_distance(margins, retrained))
+    assert verdict.name == "forgetting_incomplete"
 
 
 def test_metrics_are_finite_floats_in_order(planted: Planted) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from puma.audit import train_pool
+from puma.audit import judge_rows, predict, train_pool
 from puma.audit.evidence import predict_without
 from puma.data import Dataset
 from puma.erasure.erase import erase
@@ -29,6 +29,7 @@ from puma.errors import (
     RegistryError,
     SettingsError,
 )
+from puma.lineage.audits import load_evidence
 from puma.models import build_model, weights_digest
 from puma.models.predictions import margins_of
 from puma.models.training import train
@@ -201,6 +202,23 @@ def test_a_chain_speaks_of_everybody_whom_it_is_without(answered: Any) -> None:
     expected = hmac.new(project_key(workspace.key), framed, hashlib.sha256).hexdigest()
     assert second.version.deletion_digest == expected
     assert first.version.deletion_digest != expected
+
+
+def test_a_chain_has_a_verdict_on_the_new_people_alone(answered: Any) -> None:
+    workspace, first, second = answered
+    assert first.request_verdict is None
+    data = Dataset.load(workspace.data(DATASET))
+    everybody = DeletionSet.of([f"{SUBJECT}{row}" for row in (*FIRST, *SECOND)], data)
+    predictions = predict(
+        registered_module(workspace, 6),
+        data.train,
+        data.test,
+        parent=registered_module(workspace, 5),
+    )
+    evidence, settings = load_evidence(workspace, everybody), workspace.settings.audit
+    expected, _ = judge_rows(predictions, np.array(SECOND), N_TRAIN, evidence, settings)
+    assert second.request_verdict == f"{expected.name}: {expected.reason}"
+    assert "these 4 rows" in second.request_verdict or expected.name != "indistinguishable"
 
 
 def test_the_numbers_are_those_of_the_registered_model(answered: Any) -> None:
@@ -526,7 +544,14 @@ def test_the_command_registers_and_prints_the_comparison(own: Workspace) -> None
     outcome = json.loads(again.stdout)
     assert (outcome["outcome"], outcome["version"]["version"]) == ("in place", 5)
     assert outcome["cumulative_drift"] == row.metrics["criterion_drift"]
+    assert outcome["request_verdict"] is None
     assert SUBJECT not in result.output + again.output
+    path = write_request(own, SECOND)
+    asked = ("remove", "--model", f"models:/{NAME}/5", "--deletions", str(path))
+    result = puma(own, *asked)
+    verdict = json.loads(puma(own, *asked, "--json").stdout)["request_verdict"].split(":")[0]
+    words = "of everybody removed so far; of those of its own request alone: "
+    assert words + verdict.replace("_", " ") in result.stdout
 
 
 @pytest.mark.parametrize("model", [NAME, f"models:/{NAME}", "models:/other@champion", DATASET])
