@@ -75,20 +75,25 @@ def versions(workspace: Workspace) -> list[dict]:
     return json.loads(run(workspace, "puma", "versions", DATASET, "--json").stdout)
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Workspace:
-    """A copy of the project in which `dvc repro` has run once."""
-    root = tmp_path_factory.mktemp("project")
+def copy_project(root: Path, settings: dict[str, object]) -> Workspace:
+    """A copy of the project as it is after a clone, with ``settings`` in its params.yaml."""
     for name in ("puma", "notebooks", "deletions", ".dvc"):
         ignored = shutil.ignore_patterns("__pycache__", "cache", "tmp", "*.csv.*")
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
     for name in ("dvc.yaml", ".dvcignore", ".gitignore"):
         shutil.copy(ROOT / name, root)
-    (root / "deletions" / f"{DATASET}.csv").unlink(missing_ok=True)
-    settings = loads_yaml((ROOT / "params.yaml").read_text()) | TINY
-    (root / "params.yaml").write_text(dumps_yaml(settings))
+    for request in (root / "deletions").glob("*.csv"):
+        request.unlink()
+    stated = loads_yaml((ROOT / "params.yaml").read_text()) | settings
+    (root / "params.yaml").write_text(dumps_yaml(stated))
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
-    workspace = Workspace(root)
+    return Workspace(root)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Workspace:
+    """A copy of the project in which `dvc repro` has run once."""
+    workspace = copy_project(tmp_path_factory.mktemp("project"), TINY)
     run(workspace, "dvc", "repro")
     return workspace
 
