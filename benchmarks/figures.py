@@ -12,6 +12,7 @@ from benchmarks.calibration_tables import read_reliability
 from benchmarks.label_errors_tables import read_curves
 from puma import plots
 from puma.calibration import Reliability
+from puma.project.files import written
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 DRAWN = {
@@ -69,4 +70,5 @@ def main() -> None:
         "calibration": calibration(read_reliability(RESULTS / "calibration_reliability.csv")),
     }
     for name, figure in figures.items():
-        figure.savefig(RESULTS / f"{name}.png", dpi=100)
+        with written(RESULTS / f"{name}.png") as stream:
+            figure.savefig(stream, format="png", dpi=100)

@@ -13,7 +13,6 @@ from puma.project.workspace import Workspace
 
 FAILED = 1  # exit code: done, with an answer other than the hoped-for one
 REFUSED = 2  # exit code of every error; Python's own, 1, would pass for an answer
-INTERRUPTED = 130  # exit code after Ctrl-C, as of every other program
 SHOWN_IDS = 10
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset of params.yaml.")]
 VersionName = Annotated[str, typer.Argument(metavar="VERSION", help="A number or an alias.")]

@@ -7,26 +7,76 @@ MLflow and PyTorch take seconds to import. So every command imports what it need
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from puma.cli.common import INTERRUPTED, REFUSED, SHOWN_IDS, may_show_ids
+from puma.cli.common import REFUSED, SHOWN_IDS, may_show_ids
 from puma.cli.diagnostics import suspects
 from puma.cli.evidence import audit, verify
 from puma.cli.requests import remove, request, source
+from puma.cli.signals import (
+    INTERRUPTED,
+    UNREAD,
+    discard_output,
+    interrupts_noted,
+    output_is_unread,
+    quiet_interrupts,
+)
 from puma.cli.ui import ui
 from puma.cli.versions import compare, erase, promote, registered, versions
 from puma.errors import DeletionError, PumaError
 
 COMPLETED_BY_REPEATING = ("remove", "promote", "erase")
 COMPLETED = "; the same command completes what was begun"
+
+
+class Commands(TyperGroup):
+    """All commands, whose output may end unread, as in ``puma versions german_credit | head -1``.
+
+    That is no answer, and no error either.
+    """
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        """Read the arguments; shows the help where it is asked for."""
+        with _may_go_unread():
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        with _may_go_unread():
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # at the very end of Python, it would fail with 120
+
+
+@contextlib.contextmanager
+def _may_go_unread() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        if not output_is_unread():
+            raise
+        discard_output()
+        raise typer.Exit(UNREAD) from error
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # Rich, which shows the help
+            raise typer.Exit(UNREAD) from error
+        raise
+
+
+class App(typer.Typer):
+    """The command line, quiet on Ctrl-C from its start to its end."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run it and exit."""
+        with quiet_interrupts():
+            return super().__call__(*arguments, **named)
 
 
 class Command(TyperCommand):
@@ -37,40 +87,20 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with 2 after an error, and with 130 after Ctrl-C."""
-        with _interrupts_noted() as interrupts:
+        with interrupts_noted() as interrupts:
             try:
                 return super().invoke(ctx)
-            except (typer.Exit, BrokenPipeError):
+            except typer.Exit:
                 raise
             except (Exception, KeyboardInterrupt) as error:
+                if isinstance(error, BrokenPipeError) and output_is_unread():
+                    raise
                 if interrupts or isinstance(error, KeyboardInterrupt):
                     advice = COMPLETED if self.name in COMPLETED_BY_REPEATING else ""
                     typer.echo(f"\npuma: interrupted{advice}", err=True)
                     raise typer.Exit(INTERRUPTED) from error
                 _show(error)
                 raise typer.Exit(REFUSED) from error
-
-
-@contextlib.contextmanager
-def _interrupts_noted() -> Iterator[list[int]]:
-    """List the interrupts as they come.
-
-    PyTorch goes on without NumPy when one comes while it imports that, and another error follows.
-    """
-    noted: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.append(number)
-        signal.default_int_handler(number, frame)
-
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield noted  # ignored, as of a job in the background
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _show(error: Exception) -> None:
@@ -90,7 +120,8 @@ def _unknown(ids: tuple[str, ...]) -> str:
     return f"puma: unknown: {', '.join(map(repr, ids[:SHOWN_IDS]))}{more}"
 
 
-app = typer.Typer(
+app = App(
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -34,8 +34,9 @@ def out_of_reach(
     lines = [_data(workspace, tombstone)]
     if not searched:
         lines.append(
-            "files were not searched: the version was erased before, and its weights are not at "
-            "hand. What came back since was recognised by its records alone"
+            "files were not searched: neither the registry nor the project has its weights to "
+            "search for (it was erased before, or its files were changed). What there is of it "
+            "was recognised by its records alone"
         )
     if (workspace.root / ".git").exists():
         lines.append(

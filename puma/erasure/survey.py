@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +15,10 @@ from tqdm import tqdm
 
 from puma.erasure.dvc_cache import DvcCache
 from puma.erasure.plan import Plan
-from puma.erasure.version_files import VersionDigests, version_files, weights_in_tree
+from puma.erasure.version_files import VersionDigests, version_files
 from puma.erasure.weight_search import SHORTEST, Search, WeightFragments, pieces, search
+from puma.errors import RegistryError
+from puma.models import state_digest
 from puma.registry import Registry
 from puma.registry.loading import load_graph
 from puma.registry.tombstones import Tombstone
@@ -72,7 +76,7 @@ def survey(
         tombstone.weights_digest,
         shares_weights=any(one.weights_digest == tombstone.weights_digest for one in kept),
     )
-    weights = _weights(registry, plan, digests)
+    weights = _weights(registry, cache, plan)
     fragments, unsearchable = own_fragments(weights, tombstone, kept, progress=progress)
     result = _search(registry, cache, fragments, (), "searching", progress=progress)
     found = version_files(workspace, cache, digests, result.found)
@@ -129,12 +133,38 @@ def _left(result: Search, accounted: Iterable[Path], kept: Mapping[Path, str]) -
     return sorted(found + unread)
 
 
-def _weights(registry: Registry, plan: Plan, digests: VersionDigests) -> Mapping[str, Tensor]:
-    """The version's weights; of one that was erased before, those in the working tree, if any."""
+def _weights(registry: Registry, cache: DvcCache | None, plan: Plan) -> Mapping[str, Tensor]:
+    """The version's weights, from wherever they still are; empty when they are nowhere.
+
+    The registry has none of a version that was erased before, or whose files were changed.
+    """
     if plan.registered is not None:
-        return load_graph(plan.registered).state_dict()
-    path = weights_in_tree(registry.workspace, digests)
-    return {} if path is None else torch.load(path, weights_only=True)
+        try:
+            return load_graph(plan.registered).state_dict()
+        except RegistryError:  # refused, or those of another model; the project may have them
+            pass
+    folder = registry.workspace.artifacts(plan.tombstone.dataset)
+    objects = [] if cache is None else [paths[0] for paths in cache.objects.values()]
+    for path in [*sorted(folder.rglob("*.pt")), *objects]:
+        state = stored_state(path)
+        if state and state_digest(state) == plan.tombstone.weights_digest:
+            return state
+    return {}
+
+
+def stored_state(path: Path) -> Mapping[str, Tensor]:
+    """The state dict that :func:`puma.models.save_weights` wrote to ``path``; else nothing."""
+    if not zipfile.is_zipfile(path):
+        return {}
+    try:
+        state = torch.load(path, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError):  # an archive of another kind
+        return {}
+    if isinstance(state, Mapping) and all(
+        isinstance(each, torch.Tensor) for each in state.values()
+    ):
+        return state
+    return {}
 
 
 def own_fragments(
@@ -170,7 +200,14 @@ def own_fragments(
         return WeightFragments(()), same
     known: set[bytes] = set()
     for version in tqdm(kept, desc="loading kept versions", disable=not progress):
-        for content in _contents(load_graph(version).state_dict()):
+        try:
+            state = load_graph(version).state_dict()
+        except RegistryError as error:
+            raise RegistryError(
+                f"{error}; or erase that version first (`puma erase {version.dataset} "
+                f"{version.version}`): which weights are its own, and stay, is not known"
+            ) from error
+        for content in _contents(state):
             known.update(map(_short, pieces(content)))
     chosen = [
         next((piece for piece in pieces(content) if _short(piece) not in known), None)

@@ -90,13 +90,6 @@ def version_files(
     return found
 
 
-def weights_in_tree(workspace: Workspace, digests: VersionDigests) -> Path | None:
-    """Return the version's weights in the working tree; None when its record is not there."""
-    names = [record.stem for record in _records(workspace, digests)]
-    paths = [workspace.weights(digests.dataset, name) for name in names]
-    return next((path for path in paths if path.exists()), None)
-
-
 def _records(workspace: Workspace, digests: VersionDigests) -> list[Path]:
     """The version's model records and audit records in the working tree."""
     paths = workspace.model_record(digests.dataset, "any").parent.glob("*.json")

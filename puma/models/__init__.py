@@ -16,7 +16,7 @@ from puma.errors import ModelError, require_seed
 from puma.models.custom import custom_model
 from puma.models.ensemble import Ensemble
 from puma.models.fully_connected import fully_connected, mlp
-from puma.models.weights import load_weights, save_weights, weights_digest
+from puma.models.weights import load_weights, save_weights, state_digest, weights_digest
 from puma.settings import ModelSettings
 
 Builder = Callable[[tuple[int, ...], int, ModelSettings], nn.Module]
@@ -96,5 +96,6 @@ __all__ = [
     "mlp",
     "new_model",
     "save_weights",
+    "state_digest",
     "weights_digest",
 ]

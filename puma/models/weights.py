@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from puma.errors import ModelError
 from puma.project.files import sha256, write_bytes
@@ -14,8 +15,13 @@ from puma.project.files import sha256, write_bytes
 
 def weights_digest(model: nn.Module) -> str:
     """Return the SHA-256 over every named parameter and buffer of ``model``."""
+    return state_digest(model.state_dict())
+
+
+def state_digest(state: Mapping[str, Tensor]) -> str:
+    """Return :func:`weights_digest` of the model that has this state dict."""
     parts: list[bytes] = []
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(state.items()):
         parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
         parts += [tensor.detach().cpu().contiguous().numpy().tobytes()]
     return sha256(*parts)

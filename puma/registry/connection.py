@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from sqlalchemy import Connection
 
+RESTORE = (  # a version of which something was changed or is gone
+    "restore mlruns/ and mlflow.db from a backup; without one, see docs/operations.md, "
+    '"Without a backup"'
+)
 REBUILD = "delete mlflow.db and mlruns/puma, then run `dvc repro`, which registers every version"
 BUSY = 20.0  # seconds, as long as MLflow itself waits for a SQLite file that is written to
 PATIENCE = 60  # seconds to wait for a migration by another process

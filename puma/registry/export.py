@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from puma.project.files import write_bytes
+
 
 @contextlib.contextmanager
 def exports_through_memory() -> Iterator[None]:
-    """Let ``torch.export.save`` build its archive in memory and write it at once.
+    """Let ``torch.export.save`` build its archive in memory and write it whole or not at all.
 
     If it writes to a full disk itself, PyTorch ends the process without an exception.
     """
@@ -22,7 +24,7 @@ def exports_through_memory() -> Iterator[None]:
     def save_at_once(program: Any, path: str | Path, **options: Any) -> None:
         archive = io.BytesIO()
         save(program, archive, **options)
-        Path(path).write_bytes(archive.getbuffer())
+        write_bytes(Path(path), archive.getvalue())
 
     torch.export.save = save_at_once  # type: ignore[assignment]
     try:

@@ -15,6 +15,7 @@ from puma.errors import ModelError, RegistryError
 from puma.lineage.records import ModelIdentity
 from puma.project.workspace import Workspace
 from puma.registry.certificate.build import read_artifact
+from puma.registry.connection import RESTORE
 from puma.registry.store import environment_kept, open_store, reaches_store
 from puma.registry.store_errors import is_away
 from puma.registry.versions import FINGERPRINT, IDENTITY, WEIGHTS, RegisteredVersion, get_version
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 ARCHIVE = Path("data", "model.pt2")  # in a logged model's folder
 PICKLES = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
-RESTORE = "restore mlruns/ from a backup, or register the version again in a new store"
 
 
 class ChangedIdentityError(RegistryError):
@@ -41,8 +41,23 @@ def load_graph(
     ``allow_pickle``: the names, such as "puma-toy/4", of versions that may be pickles. Loading a
     pickle RUNS the program in it: name only what you would run.
 
-    Raises RegistryError when it cannot be loaded, and for any other pickle, unread.
+    Raises RegistryError when it cannot be loaded, for any other pickle, unread, and when the
+    weights are not those that PUMA registered.
     """
+    from puma.models import weights_digest
+
+    graph = _held_graph(found, allow_pickle)
+    if FINGERPRINT in found.tags and weights_digest(graph) != found.tags.get(WEIGHTS):
+        raise RegistryError(
+            f"{found.name}/{found.version} has other weights than were registered; {RESTORE}"
+        )
+    return graph
+
+
+def _held_graph(
+    found: ModelVersion | RegisteredVersion, allow_pickle: Collection[str] = ()
+) -> nn.Module:
+    """What the store holds as ``found``, whether or not it was registered so."""
     import mlflow.artifacts
     import mlflow.pytorch
 
@@ -83,14 +98,14 @@ def _no_pickle() -> Iterator[None]:
 
 
 def registered_weights(found: ModelVersion | RegisteredVersion) -> str:
-    """The digest of the weights in the registered model of ``found``.
+    """The digest of the weights that the store holds of ``found``, registered so or not.
 
     Raises:
         RegistryError: The model cannot be loaded.
     """
     from puma.models import weights_digest
 
-    return weights_digest(load_graph(found))
+    return weights_digest(_held_graph(found))
 
 
 def load_identity(client: MlflowClient, found: ModelVersion | RegisteredVersion) -> ModelIdentity:
@@ -126,11 +141,10 @@ def load_module(
 ) -> nn.Module:
     """The registered model with its layers, on the CPU in eval mode, to be trained or patched.
 
-    Raises RegistryError as :func:`load_graph` and :func:`load_identity` do, when the weights are
-    not those that were registered, and for a model of the user's own that params.yaml does not
-    name: to build one is to run it.
+    Raises RegistryError as :func:`load_graph` and :func:`load_identity` do, and for a model of
+    the user's own that params.yaml does not name: to build one is to run it.
     """
-    from puma.models import new_model, weights_digest
+    from puma.models import new_model
 
     identity, name = load_identity(client, found), f"{found.name}/{found.version}"
     trusted = workspace.settings.model.name
@@ -149,8 +163,6 @@ def load_module(
         raise RegistryError(
             f"{name} does not fit the model that it was registered as ({error}); {RESTORE}"
         ) from error
-    if weights_digest(module) != found.tags.get(WEIGHTS):
-        raise RegistryError(f"{name} has other weights than were registered; {RESTORE}")
     return module.eval()
 
 

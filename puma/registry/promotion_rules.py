@@ -9,6 +9,7 @@ from typing import Literal
 from puma.errors import RegistryError
 from puma.lineage.records import RETRAIN
 from puma.registry.certificate.findings import Finding
+from puma.registry.connection import RESTORE
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
@@ -98,7 +99,7 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
         _audit(facts),
         _target_margins(facts),
         _budget(facts),
-        _subject(row, facts.weights),
+        _subject(facts),
         _certificate(row, facts.certificate),
         _requests(facts),
     )
@@ -176,7 +177,7 @@ def _way_out(facts: Facts) -> str:
     """
     row = facts.row
     same = [each for each in facts.versions if each.deletion_digest == row.deletion_digest]
-    for other in reversed(same):
+    for other in reversed([each for each in same if each.version != row.version]):
         if CHAMPION in other.aliases:
             return f"version {other.version}, which serves, was made for the same request"
         if (
@@ -195,7 +196,9 @@ def _way_out(facts: Facts) -> str:
     if not chosen:
         return "nothing is registered to retrain from; run `dvc repro`"
     command = _removal(facts, chosen[-1], row)
-    if any(each.method == RETRAIN and each.verdict not in facts.accept for each in same):
+    if row.method == RETRAIN or any(
+        each.method == RETRAIN and each.verdict not in facts.accept for each in same
+    ):
         # The same command again would find that one.
         seeds = [int(each.tags.get("puma.seed", 0)) for each in facts.versions]
         return f"train it once more, with another seed: {command[:-1]} --seed {max(seeds) + 1}`"
@@ -248,7 +251,8 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _subject(row: RegisteredVersion, weights: str | RegistryError) -> Condition:
+def _subject(facts: Facts) -> Condition:
+    row, weights = facts.row, facts.weights
     tags, original = row.tags, row.deletion_digest is None
     stated = tags.get(WEIGHTS if original else AUDITED_WEIGHTS)
     if stated is None or (not original and AUDITED_DELETION not in tags):
@@ -266,16 +270,16 @@ def _subject(row: RegisteredVersion, weights: str | RegistryError) -> Condition:
             f"{row.version} answers {str(row.deletion_digest)[:SHOWN]}…; run `dvc repro` to "
             "audit it for its own",
         )
+    way = "" if original else f". Another way: {_way_out(facts)}"
     if isinstance(weights, RegistryError):
-        return Condition("subject", "unknown", str(weights))
+        return Condition("subject", "unknown", f"{weights}{way}")
     if weights != stated:
         what = "that were registered" if original else "that were audited"
         return Condition(
             "subject",
             "fails",
             f"the registered model has weights {weights[:SHOWN]}…, not {stated[:SHOWN]}… {what}: "
-            "its files were changed; restore mlruns/ from a backup, or register it again in a new "
-            "store",
+            f"its files were changed; {RESTORE}{way}",
         )
     return Condition("subject", "holds", f"weights {weights[:SHOWN]}…, as registered")
 

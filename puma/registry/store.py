@@ -120,6 +120,8 @@ def open_store(workspace: Workspace, *, create: bool = True) -> MlflowClient:
 
     # It logs what it raises as well, with the statement and all of its values.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    # It tells of missing files, which raise an error that says what to do.
+    logging.getLogger("mlflow.store.artifact.artifact_repo").setLevel(logging.WARNING)
     folder = workspace.root / ".puma"
     with reaching(workspace):
         if not create:

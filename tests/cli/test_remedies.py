@@ -154,6 +154,20 @@ def test_changed_weights_can_be_restored(own: Workspace) -> None:
         refused(own, command, DATASET, "3", code=0)
 
 
+def test_changed_weights_can_be_done_without(own: Workspace) -> None:
+    client = open_store(own)
+    other, archive = (exported_model(client, NAME, number) for number in ("2", "3"))
+    archive.write_bytes(other.read_bytes())
+    (command,) = named(refused(own, "promote", DATASET, "3", code=1).stderr)
+    assert command == ["promote", DATASET, "2"]
+    refused(own, *command, code=0)
+    (command,) = named(refused(own, "erase", DATASET, "1", "--yes").stderr)
+    assert command == ["erase", DATASET, "3"]
+    refused(own, *command, "--yes", code=0)
+    refused(own, "erase", DATASET, "1", "--yes", code=0)
+    refused(own, "verify", DATASET, "2", code=0)
+
+
 def test_a_tombstone_that_was_changed_can_be_deleted(own: Workspace) -> None:
     client = open_store(own)
     client.set_registered_model_tag(NAME, "puma.erased.9", "{")

@@ -38,6 +38,7 @@ from tests.erasure.erased import (
 from tests.registry.projects import (
     DATASET,
     OTHER_DELETION,
+    exported_model,
     make_model,
     write_audit,
     write_version,
@@ -267,12 +268,49 @@ def test_not_while_another_process_registers(servable: Workspace) -> None:
     assert len(holders(servable.root, 0)) == 2
 
 
-def test_a_model_that_cannot_be_loaded_is_refused(servable: Workspace) -> None:
-    _, model_id = ids_of(servable, 1)
+def test_a_kept_model_that_cannot_be_loaded_is_to_be_erased_first(servable: Workspace) -> None:
+    _, model_id = ids_of(servable, 2)
     shutil.rmtree(servable.root / "mlruns/puma/models" / model_id)
-    with pytest.raises(RegistryError, match="cannot be loaded"):
+    with pytest.raises(RegistryError, match=r"cannot be loaded.*`puma erase toy 2`"):
         act(servable)
     assert servable.weights(DATASET, ORIGINAL).exists()
+    assert act(servable, 2).left == []
+    assert act(servable).left == []
+    assert holders(servable.root, 0) == []
+
+
+# --- the registry has other weights, or none ---
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["changed", "lost"])
+def test_the_weights_that_were_registered_are_searched_for(servable: Workspace, lost: bool) -> None:
+    client = open_store(servable)
+    archive, other = (exported_model(client, NAME, number) for number in ("1", "2"))
+    archive.write_bytes(other.read_bytes())
+    if lost:
+        _, model_id = ids_of(servable, 1)
+        shutil.rmtree(servable.root / "mlruns/puma/models" / model_id)
+    stray = servable.root / "stray"
+    stray.write_bytes(first_layer(0))
+    assert puma(servable.root, "erase", DATASET, "1").exit_code == 1
+    stray.unlink()
+    done = act(servable)
+    assert done.left == []
+    assert not any(line.startswith("files were not searched") for line in done.out_of_reach)
+    assert holders(servable.root, 0) == []
+    assert len(holders(servable.root, 1)) == 2
+    assert [row.version for row in list_versions(client, DATASET)] == [2, 3]
+
+
+def test_weights_that_are_nowhere_are_not_searched_for_and_it_says_so(servable: Workspace) -> None:
+    client = open_store(servable)
+    archive, other = (exported_model(client, NAME, number) for number in ("1", "2"))
+    archive.write_bytes(other.read_bytes())
+    servable.weights(DATASET, ORIGINAL).unlink()
+    done = act(servable)
+    assert done.left == []
+    assert any(line.startswith("files were not searched") for line in done.out_of_reach)
+    assert [row.version for row in list_versions(client, DATASET)] == [2, 3]
 
 
 # --- the same model comes back ---

@@ -33,6 +33,7 @@ from tests.registry.projects import (
     DELETION,
     FEATURES,
     OTHER_DELETION,
+    exported_model,
     make_model,
     write_version,
 )
@@ -200,6 +201,14 @@ def test_a_changed_identity_is_refused(
     client = open_store(registered)
     with pytest.raises(RegistryError, match=rf"identity\.json of {NAME}/3.*{message}"):
         load_module(client, client.get_model_version(NAME, "3"), registered)
+
+
+def test_no_predictor_has_other_weights_than_were_registered(registered: Workspace) -> None:
+    client = open_store(registered)
+    other, archive = (exported_model(client, NAME, number) for number in ("1", "3"))
+    archive.write_bytes(other.read_bytes())
+    with pytest.raises(RegistryError, match=r"3 has other weights than were registered; restore"):
+        load_predictor(registered, DATASET, 3)
 
 
 def test_other_weights_than_were_registered_are_refused(registered: Workspace) -> None:

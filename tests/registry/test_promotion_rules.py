@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -288,7 +289,16 @@ def test_what_a_version_does_not_say_cannot_be_checked(row: RegisteredVersion, t
 
 def test_files_that_are_gone_cannot_be_checked() -> None:
     error = RegistryError("puma-toy/3 cannot be loaded (its files are gone); restore mlruns/")
-    assert unmet(facts(PUMA, weights=error)) == {"subject": ("unknown", str(error))}
+    way = "version 2 (retrain) was made for the same request: `puma promote toy 2`"
+    expected = ("unknown", f"{error}. Another way: {way}")
+    assert unmet(facts(PUMA, weights=error)) == {"subject": expected}
+    assert unmet(facts(ORIGINAL, weights=error)) == {"subject": ("unknown", str(error))}
+
+
+def test_a_retrained_version_with_other_weights_is_not_led_back_to_itself() -> None:
+    (_, detail) = unmet(facts(RETRAIN, weights="bb" * 32))["subject"]
+    assert "puma promote toy 2" not in detail
+    assert re.search(r"`puma remove .*models:/puma-toy/1 .*--method retrain --seed \d+`", detail)
 
 
 # --- certificate ---

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import RegistryError
 from puma.registry.certificate.build import FILE, LIMITS, PAGE, build, digest, parent_fields
 from puma.registry.certificate.findings import Finding, differences, differs
+from puma.registry.connection import RESTORE
 from puma.registry.tombstones import ERASED, Tombstone
 from puma.registry.versions import (
     CERTIFICATE,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 CHAIN = "parent_certificate"
-BACKUP = "restore mlruns/ and mlflow.db from a backup"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def compare(record: Record) -> Comparison | Finding:
             "short; run `dvc repro`, which issues those of the current versions"
         )
     if record.certificate is None:
-        return unknown(f"has a certificate, but {FILE} cannot be read; {BACKUP}")
+        return unknown(f"has a certificate, but {FILE} cannot be read; {RESTORE}")
     held = digest(record.certificate)
     try:
         stored = json.loads(record.certificate)
@@ -127,10 +127,10 @@ def compare(record: Record) -> Comparison | Finding:
     if held == issued and stored.get("schema") not in LIMITS:
         return unknown(f"has a certificate of schema {stored.get('schema')}; use a newer PUMA")
     if record.run is None:
-        return unknown(f"has lost its run; {BACKUP}")
+        return unknown(f"has lost its run; {RESTORE}")
     above, named, refers = parent_version(tags), None, None
     if above is not None and not record.ancestors:
-        return unknown(f"has lost its parent, version {above}; {BACKUP}")
+        return unknown(f"has lost its parent, version {above}; {RESTORE}")
     if above is not None:
         named, refers = _parent(record.ancestors[0], stored.get(CHAIN))
     rebuilt = build(record.dataset, tags, record.run, named, refers)
@@ -157,13 +157,13 @@ def check_fields(comparison: Comparison) -> Iterator[Finding]:
     first, second, why = (
         comparison.rebuilt,
         comparison.stored,
-        f"{FILE} was changed after it was issued; {BACKUP}",
+        f"{FILE} was changed after it was issued; {RESTORE}",
     )
     if comparison.intact:
         first, second, why = (
             second,
             first,
-            f"the registry was changed after it was issued; put it back, or {BACKUP}",
+            f"the registry was changed after it was issued; put it back, or {RESTORE}",
         )
     found = [differs(*leaf, why) for leaf in differences(first, second)]
     if not found and not comparison.intact:
@@ -199,7 +199,7 @@ def check_weights(weights: str | RegistryError, expected: str) -> Finding:
         return Finding("weights_digest", "unknown", str(weights))
     if weights == expected:
         return Finding("weights_digest", "holds", "computed from the registered model")
-    why = f"the files of the registered model were changed; {BACKUP}"
+    why = f"the files of the registered model were changed; {RESTORE}"
     return differs("weights_digest", expected, weights, why)
 
 
@@ -240,7 +240,7 @@ def check_chain(record: Record, refers: str | None) -> Iterator[Finding]:
         child, tags = ancestor.version, ancestor.tags
     above = parent_version(tags)
     if above is not None:
-        yield Finding(field, "unknown", f"version {above} is not registered any more; {BACKUP}")
+        yield Finding(field, "unknown", f"version {above} is not registered any more; {RESTORE}")
     elif record.ancestors:
         detail = f"the certificates up to version {child}'s{erased}"
         yield Finding(CHAIN, "holds", detail)
