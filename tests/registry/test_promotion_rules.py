@@ -291,12 +291,12 @@ def test_files_that_are_gone_cannot_be_checked() -> None:
     error = RegistryError("puma-toy/3 cannot be loaded (its files are gone); restore mlruns/")
     way = "version 2 (retrain) was made for the same request: `puma promote toy 2`"
     expected = ("unknown", f"{error}. Another way: {way}")
-    assert unmet(facts(PUMA, weights=error)) == {"subject": expected}
+    assert unmet(facts(PUMA, ORIGINAL, RETRAIN, weights=error)) == {"subject": expected}
     assert unmet(facts(ORIGINAL, weights=error)) == {"subject": ("unknown", str(error))}
 
 
 def test_a_retrained_version_with_other_weights_is_not_led_back_to_itself() -> None:
-    (_, detail) = unmet(facts(RETRAIN, weights="bb" * 32))["subject"]
+    (_, detail) = unmet(facts(RETRAIN, ORIGINAL, PUMA, weights="bb" * 32))["subject"]
     assert "puma promote toy 2" not in detail
     assert re.search(r"`puma remove .*models:/puma-toy/1 .*--method retrain --seed \d+`", detail)
 
