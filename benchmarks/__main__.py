@@ -12,6 +12,7 @@ from benchmarks import (
     fuzz,
     kills,
     mnist_removal,
+    own_tables,
     psi_memory,
     request_sequence,
     reweighting,
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "psi-memory": psi_memory.main,
     "figures": figures.main,
     "fuzz": fuzz.main,
+    "tables": own_tables.main,
 }
 for name, command in COMMANDS.items():
     app.command(name, cls=Command)(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zipfile
 import zlib
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from puma.data.subject_ids import subject_array
 from puma.errors import DataError, require_path, require_type
-from puma.project.files import PRIVATE, sha256, write_bytes
+from puma.project.files import PRIVATE, framed, written
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -245,8 +246,15 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 of every row, label and owner of both splits, and of the user's own source."""
         arrays = self._arrays()
-        source = [self.source.encode()] if self.source else []
-        return sha256(self.name.encode(), *source, *(_npy(arrays[key]) for key in sorted(arrays)))
+        digest = hashlib.sha256()
+        for piece in framed(self.name.encode(), *([self.source.encode()] if self.source else [])):
+            digest.update(piece)
+        for key in sorted(arrays):
+            header, cells = _npy(arrays[key])
+            digest.update((len(header) + cells.nbytes).to_bytes(8, "big"))
+            digest.update(header)
+            digest.update(cells)
+        return digest.hexdigest()
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"classes": np.asarray(self.classes, dtype=np.str_)}
@@ -258,12 +266,17 @@ class Dataset:
 
     def save(self, path: Path) -> None:
         """Write the dataset as one compressed .npz, whole or not at all, for the owner alone."""
-        buffer = io.BytesIO()
-        texts = {"name": np.asarray(self.name)}
+        arrays = {"name": np.asarray(self.name), **self._arrays()}
         if self.source:
-            texts["source"] = np.asarray(self.source)
-        np.savez_compressed(buffer, **texts, **self._arrays())  # type: ignore[arg-type]
-        write_bytes(path, buffer.getvalue(), mode=PRIVATE)
+            arrays["source"] = np.asarray(self.source)
+        # As numpy.savez_compressed, which takes twice as long for a file 5 % smaller.
+        with (
+            written(path, mode=PRIVATE) as stream,
+            zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive,
+        ):
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
 
     @classmethod
     def load(cls, path: Path) -> Dataset:
@@ -298,8 +311,10 @@ class Dataset:
             raise DataError(f"{path}: not a dataset written by PUMA ({error})") from error
 
 
-def _npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
+def _npy(array: np.ndarray) -> tuple[bytes, memoryview]:
+    """The .npy file of ``array``: its header, and its cells, which are not copied."""
     canonical = np.asarray(array.tolist(), np.str_) if array.dtype.kind == "U" else array
-    np.save(buffer, np.ascontiguousarray(canonical), allow_pickle=False)
-    return buffer.getvalue()
+    whole = np.ascontiguousarray(canonical)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(whole))
+    return header.getvalue(), whole.reshape(-1).view(np.uint8).data

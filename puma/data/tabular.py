@@ -17,7 +17,7 @@ from puma.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-BLOCK = 100_000  # rows that are encoded at a time
+BLOCK = 50_000  # rows that are encoded at a time
 
 # pandas and scikit-learn take over a second to import, and every stage imports this package
 # while only the one that prepares the data calls these functions: they import what they use.
@@ -121,13 +121,14 @@ def encode(
         ]
     ).fit(table.iloc[split[0]])
 
+    width = transform.transform(table.iloc[split[0][:1]]).shape[1]
+
     def side(rows: np.ndarray) -> Examples:
         # Block by block: the transformers make several copies in double precision.
         blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
-        encoded = [
-            np.asarray(transform.transform(table.iloc[block]), np.float32) for block in blocks
-        ]
-        features = torch.from_numpy(np.concatenate(encoded))
+        features = torch.empty(len(rows), width, dtype=torch.float32)
+        for block, part in zip(blocks, features.split(BLOCK), strict=True):
+            part.copy_(torch.as_tensor(np.asarray(transform.transform(table.iloc[block]))))
         return Examples(features, torch.from_numpy(labels[rows]), subject_ids[rows])
 
     return side(split[0]), side(split[1])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +346,21 @@ def test_a_dataset_of_other_parts_is_refused(changed: dict[str, Any]) -> None:
 def test_a_seed_that_no_generator_takes_is_refused(seed: Any) -> None:
     with pytest.raises(DataError, match="a seed must be a whole number"):
         load_dataset("radial", seed=seed)
+
+
+def test_the_digest_is_that_of_the_files_that_numpy_would_write() -> None:
+    data = load_dataset("two_moons")
+    arrays = {"classes": np.asarray(data.classes)}
+    for part, examples in (("train", data.train), ("test", data.test)):
+        arrays[f"{part}_features"] = examples.features.numpy()
+        arrays[f"{part}_labels"] = examples.labels.numpy()
+        arrays[f"{part}_subject_ids"] = examples.subject_ids
+    for source in ("", "0815"):
+        digest = hashlib.sha256()
+        for part in [b"two_moons", source.encode(), *(arrays[name] for name in sorted(arrays))]:
+            written = io.BytesIO()
+            written.write(part) if isinstance(part, bytes) else np.save(written, part)
+            content = written.getvalue()
+            if content:
+                digest.update(len(content).to_bytes(8, "big") + content)
+        assert replace(data, source=source).digest == digest.hexdigest()
