@@ -21,9 +21,10 @@ from puma.audit.shadow import ShadowAttack
 from puma.data.base import Dataset
 from puma.errors import SettingsError
 from puma.models import build_model
+from puma.models.batched import stackable
 from puma.models.parallel import cores
 from puma.references import LeaveOutRidge, Pool, Population, leave_out_groups
-from puma.references.kernel_ridge import refuse_too_many_rows
+from puma.references.kernel_ridge import MOST_ROWS
 from puma.references.partitions import PARTS
 from puma.references.population import Mask
 from puma.references.short_training import COPIES, short_margins, starts_of, train_short
@@ -115,13 +116,15 @@ def train_pool(
 ) -> Pool:
     """Train the pool of the plain original, which serves every request.
 
+    Without a kernel where there are more than :data:`puma.references.kernel_ridge.MOST_ROWS`
+    training rows.
+
     Raises:
-        SettingsError: ``settings.pool`` wants none, or there are more rows than a kernel can have.
+        SettingsError: ``settings.pool`` wants none.
     """
     seeds, n, models = _seeds(settings), len(dataset.train), settings.pool.models
     if models == 0:
         raise SettingsError("pool.models is 0, so there is no pool to train; set it to 32")
-    refuse_too_many_rows(n)
     groups = leave_out_groups(dataset, models // PARTS, seed=seeds[POOL])
     members = everybody(dataset, models)
     for line, rows in zip(members, groups, strict=True):
@@ -136,9 +139,8 @@ def train_pool(
         jobs=jobs,
         label="pool, each without a quarter",
         progress=progress,
-        kernel_every=KERNEL_EVERY,
+        kernel_every=KERNEL_EVERY if n <= MOST_ROWS else 0,
     )
-    assert gram is not None
     with_everybody = train_population(
         dataset,
         everybody(dataset, settings.pool.everybody),
@@ -150,14 +152,17 @@ def train_pool(
         progress=progress,
     )
     nobody = np.zeros(0, dtype=np.int64)
-    begun = [build_model(settings.model, dataset, seed=seeds[POOL] + k) for k in range(COPIES)]
-    starts = starts_of(begun)
+    initial = build_model(settings.model, dataset, seed=seeds[POOL])
+    copies = COPIES if stackable(initial, dataset.train.features) else 1
+    starts = starts_of(
+        [build_model(settings.model, dataset, seed=seeds[POOL] + k) for k in range(copies)]
+    )
     return Pool(
         left_out,
         with_everybody,
-        LeaveOutRidge.fit(gram, n),
+        None if gram is None else LeaveOutRidge.fit(gram, n),
         short_margins(
-            dataset, begun[0], starts, [*groups, nobody], settings.training, progress=progress
+            dataset, initial, starts, [*groups, nobody], settings.training, progress=progress
         ),
         starts,
         dataset.digest,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.errors import SettingsError
 from puma.references.population import Array
 
-MOST_ROWS = 6000  # of training: the inverse takes 8·n² bytes and n³ operations
+MOST_ROWS = 6000  # of training, for a kernel: the inverse takes 8·n² bytes and n³ operations
 RIDGE = 0.3  # of the mean eigenvalue; measured: docs/method.md
 
 
@@ -37,11 +36,7 @@ class LeaveOutRidge:
             gram: (N, N) the kernel.
             n: How many of the rows, the first ones, are trained on.
             ridge: In units of the mean eigenvalue of their kernel.
-
-        Raises:
-            SettingsError: There are more than :data:`MOST_ROWS` training rows.
         """
-        refuse_too_many_rows(n)
         own = gram[:n, :n]
         shift = ridge * np.trace(own) / n
         return cls(gram[:, :n], np.linalg.inv(own + shift * np.eye(n)))
@@ -58,12 +53,3 @@ class LeaveOutRidge:
             coefficients = coefficients - self.inverse[:, rows] @ inner
         predicted: Array = self.kernel @ coefficients
         return predicted
-
-
-def refuse_too_many_rows(n: int) -> None:
-    """Raise SettingsError for more than :data:`MOST_ROWS` training rows."""
-    if n > MOST_ROWS:
-        raise SettingsError(
-            f"{n} training rows are more than the {MOST_ROWS} whose kernel fits in memory; "
-            "retrain for each request"
-        )

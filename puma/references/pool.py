@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ class Pool:
     A margin of a row that a model has not seen depends on which other rows it has not seen,
     either. Surrogates say how: ridge regression with the kernel of the margins, refitted without
     these rows, and for more than :data:`SMALL_SHARE` of the rows a short training without them.
+    Data with too many rows for the kernel have the short training alone.
     The margin is regressed on them with a level of each row's own and common slopes, over the
     models that left the row out, and, :data:`ANCHOR` times, the mean of the models of everybody.
 
@@ -67,7 +68,7 @@ class Pool:
     Attributes:
         left_out: (k, N) models that each leave out a part of the people, four of every partition.
         everybody: (w, N) models of everybody.
-        ridge: Kernel ridge regression of the margins.
+        ridge: Kernel ridge regression of the margins; None where the kernel would be too large.
         short: (k + 1, N) mean margins of short trainings without the same rows, and of
             everybody; see :mod:`puma.references.short_training`.
         starts: (copies, p) initial weights of the short trainings.
@@ -81,7 +82,7 @@ class Pool:
 
     left_out: Population
     everybody: Population
-    ridge: LeaveOutRidge
+    ridge: LeaveOutRidge | None
     short: Array
     starts: Array
     data_digest: str
@@ -95,12 +96,10 @@ class Pool:
                 f"a pool has {PARTS} models for each of an even number of partitions, at least 4, "
                 f"got {models} models and {self.short.shape[0]} short trainings; train it again"
             )
-        if (
-            not rows
-            == self.everybody.margins.shape[1]
-            == self.short.shape[1]
-            == len(self.ridge.kernel)
-        ):
+        others = [self.everybody.margins.shape[1], self.short.shape[1]]
+        if self.ridge is not None:
+            others.append(len(self.ridge.kernel))
+        if any(other != rows for other in others):
             raise AuditError("the parts of the pool are of different rows; train it again")
 
     def __repr__(self) -> str:
@@ -109,7 +108,7 @@ class Pool:
     @property
     def n_train(self) -> int:
         """How many of the rows are for training; they come first."""
-        return len(self.ridge.inverse)
+        return int(self.everybody.member[0].sum())
 
     def require(self, dataset: Dataset) -> None:
         """Raise AuditError unless the pool was trained on ``dataset``."""
@@ -121,7 +120,7 @@ class Pool:
 
     def needs_short(self, rows: Rows) -> bool:
         """Whether a request of these training rows takes short trainings."""
-        return len(rows) > SMALL_SHARE * self.n_train
+        return self.ridge is None or len(rows) > SMALL_SHARE * self.n_train
 
     def predict(self, rows: Rows, *, half: Half | None = None) -> Prediction:
         """Predict the margins of models retrained without the (m,) training ``rows``.
@@ -133,7 +132,10 @@ class Pool:
         Raises:
             AuditError: The request takes short trainings, and ``short_margins`` has none.
         """
-        surrogates, at = [self._ridge_features], [self.ridge.without(rows)]
+        surrogates, at = list[Array](), list[Array]()
+        if self.ridge is not None:
+            surrogates.append(self._ridge_features)
+            at.append(self.ridge.without(rows))
         if self.needs_short(rows):
             if rows.tobytes() not in self.short_margins:
                 raise AuditError(
@@ -161,7 +163,9 @@ class Pool:
         Returns:
             Two (pairs,) arrays of margins, in logits: predicted, and of the models themselves.
         """
-        every, surrogates = self._models(None), [self._ridge_features, self.short]
+        every, surrogates = self._models(None), [self.short]
+        if self.ridge is not None:
+            surrogates.insert(0, self._ridge_features)
         out = ~self.left_out.member
         out[:, self.n_train :] = False
         return self._held_out(every, surrogates)[out], self.left_out.margins[out]
@@ -169,10 +173,15 @@ class Pool:
     def save(self, path: Path) -> None:
         """Write it, whole or not at all, for the owner alone: it holds predictions of rows."""
         buffer = io.BytesIO()
+        matrices: dict[str, Any] = {}
+        if self.ridge is not None:
+            matrices = {
+                "kernel": self.ridge.kernel.astype(np.float32),
+                "inverse": self.ridge.inverse.astype(np.float32),
+            }
         np.savez_compressed(
             buffer,
-            kernel=self.ridge.kernel.astype(np.float32),
-            inverse=self.ridge.inverse.astype(np.float32),
+            **matrices,
             short=self.short,
             starts=self.starts,
             data_digest=self.data_digest,
@@ -196,9 +205,11 @@ class Pool:
                 Population(*(stored[f"{name}_{part}"] for part in PARTS_STORED))
                 for name in ("out", "all")
             )
-            ridge = LeaveOutRidge(
-                stored["kernel"].astype(np.float64), stored["inverse"].astype(np.float64)
-            )
+            ridge = None
+            if "kernel" in stored:
+                ridge = LeaveOutRidge(
+                    stored["kernel"].astype(np.float64), stored["inverse"].astype(np.float64)
+                )
             return cls(
                 out,
                 everybody,
@@ -216,6 +227,7 @@ class Pool:
     @cached_property
     def _ridge_features(self) -> Array:
         """(k + 1, N) predictions of the kernel ridge regression for the same models."""
+        assert self.ridge is not None
         none = np.zeros(0, dtype=np.int64)
         return np.stack([self.ridge.without(rows) for rows in (*self.groups, none)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from puma.references.population import Array
 from puma.settings import TrainingSettings
 
 EPOCHS = 0.1  # of the training's, in batches twice as large: a twentieth of its steps
-COPIES = 4  # from other weights each; they are trained in lockstep
+COPIES = 4  # from other weights each, of a network that trains in lockstep; else one
 
 
 def starts_of(models: Sequence[nn.Module]) -> Array:
@@ -37,6 +38,7 @@ def short_margins(
     requests: Sequence[NDArray[np.int64]],
     training: TrainingSettings,
     *,
+    wanted: NDArray[np.int64] | None = None,
     progress: bool = True,
 ) -> Array:
     """Train shortly without each of the ``requests``, always from the same starts.
@@ -47,14 +49,16 @@ def short_margins(
         starts: (copies, p) initial weights.
         requests: Of each the training rows to leave out.
         training: The original's settings.
+        wanted: (m,) the rows whose margins are needed, training rows first; all N if None.
         progress: Whether to show a bar.
 
     Returns:
-        (requests, N) margins of all rows, in logits, the mean over the starts.
+        (requests, m) their margins, in logits, the mean over the starts.
     """
+    epochs = EPOCHS * training.epochs
     short = training.model_copy(
         update={
-            "epochs": max(1, round(EPOCHS * training.epochs)),
+            "epochs": max(1, round(epochs)),
             "batch_size": 2 * training.batch_size,
             "learning_rate": 4 * training.learning_rate,
         }
@@ -63,16 +67,30 @@ def short_margins(
         torch.from_numpy(np.setdiff1d(np.arange(len(dataset.train)), rows)) for rows in requests
     ]
     models = [_at(initial, start) for _ in requests for start in torch.from_numpy(starts)]
-    train_many(
-        models,
-        dataset.train,
-        [each for each in kept for _ in starts],
-        short,
-        seeds=[seed for _ in requests for seed in range(len(starts))],
-        label="short trainings",
-        progress=progress,
-    )
-    rows = dataset.rows
+    seeds = list(range(len(starts)))
+    if epochs >= 1:
+        train_many(
+            models,
+            dataset.train,
+            [each for each in kept for _ in starts],
+            short,
+            seeds=seeds * len(requests),
+            label="short trainings",
+            progress=progress,
+        )
+    else:  # a part of an epoch, of so many rows as there are
+        for place, each in enumerate(kept):
+            train_many(
+                models[place * len(starts) : (place + 1) * len(starts)],
+                dataset.train,
+                [each] * len(starts),
+                short,
+                seeds=seeds,
+                steps=math.ceil(epochs * len(each) / short.batch_size),
+                label="short training",
+                progress=progress,
+            )
+    rows = dataset.rows if wanted is None else dataset.rows.subset(torch.from_numpy(wanted))
     found = torch.stack([margins_of(model, rows) for model in models])
     mean: Array = found.unflatten(0, (len(requests), len(starts))).mean(1).numpy()
     return mean
@@ -87,15 +105,22 @@ def train_short(
     *,
     progress: bool = True,
 ) -> None:
-    """Give ``pool`` the short trainings of a request where it takes any and has none."""
+    """Give ``pool`` the short trainings of a request where it takes any and has none.
+
+    They predict the request's rows and the test rows. The others are not predicted by them.
+    """
     key = rows.tobytes()
     if pool.needs_short(rows) and key not in pool.short_margins:
-        pool.short_margins[key] = short_margins(
-            dataset, initial, pool.starts, [rows], training, progress=progress
+        wanted = np.append(rows, np.arange(pool.n_train, pool.short.shape[1]))
+        found = np.full(pool.short.shape[1], np.nan)
+        found[wanted] = short_margins(
+            dataset, initial, pool.starts, [rows], training, wanted=wanted, progress=progress
         )[0]
+        pool.short_margins[key] = found
 
 
 def _at(initial: nn.Module, weights: Tensor) -> nn.Module:
     model = copy.deepcopy(initial)
-    vector_to_parameters(weights, model.parameters())
+    # A copy: the parameters become views of what they are set from.
+    vector_to_parameters(weights.clone(), model.parameters())
     return model

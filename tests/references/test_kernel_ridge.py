@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from puma.errors import SettingsError
-from puma.references.kernel_ridge import MOST_ROWS, LeaveOutRidge, refuse_too_many_rows
+from puma.references.kernel_ridge import LeaveOutRidge
 
 
 @pytest.mark.parametrize("rows", [[], [3], [0, 5, 6], list(range(1, 12))])
@@ -18,9 +17,3 @@ def test_leaving_rows_out_is_fitting_the_others(rows):
     expected = gram[:, kept] @ np.linalg.solve(inner, np.ones(len(kept)))
     found = LeaveOutRidge.fit(gram, n).without(np.array(rows, dtype=np.int64))
     np.testing.assert_allclose(found, expected, atol=1e-10)
-
-
-def test_too_many_rows_are_refused_by_their_number():
-    refuse_too_many_rows(MOST_ROWS)
-    with pytest.raises(SettingsError, match=rf"{MOST_ROWS + 1} training rows .* {MOST_ROWS}"):
-        refuse_too_many_rows(MOST_ROWS + 1)

@@ -1,5 +1,6 @@
 """What the pool predicts, on planted numbers and against models that it trained."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ from puma.audit.evidence import predict_without, train_pool
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import build_model
+from puma.models.predictions import margins_of
+from puma.models.training import train
 from puma.references import LeaveOutRidge, Pool, Population
 from puma.references.pool import ANCHOR
-from puma.references.short_training import train_short
+from puma.references.short_training import short_margins, starts_of, train_short
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, ModelSettings, PoolSettings, Settings, TrainingSettings
 
@@ -116,6 +119,71 @@ def test_a_request_that_is_one_part_is_near_the_model_that_left_it_out(data: Dat
         untouched = pool.everybody.margins.mean(0)[rows]
         nearer.append(np.abs(predicted - truth).mean() / np.abs(untouched - truth).mean())
     assert np.mean(nearer) < 0.6
+
+
+@pytest.fixture(scope="module")
+def kernelless(data: Dataset) -> Pool:
+    """As of data with too many rows for a kernel."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("puma.audit.evidence.MOST_ROWS", len(data.train) - 1)
+        return train_pool(data, SETTINGS, progress=False)
+
+
+def test_without_a_kernel_short_trainings_alone_predict(
+    data: Dataset, kernelless: Pool, tmp_path: Path
+):
+    assert kernelless.ridge is None
+    rows = np.array([4, 9], dtype=np.int64)
+    with pytest.raises(AuditError, match="takes short trainings"):
+        kernelless.predict(rows)
+    kernelless.save(tmp_path / "pool.npz")
+    stored = Pool.load(tmp_path / "pool.npz")
+    initial = build_model(SETTINGS.model, data, seed=0)
+    train_short(stored, data, initial, rows, SETTINGS.training, progress=False)
+
+    # One regression line over (model, row), with an intercept for every row.
+    short = stored.short_margins[rows.tobytes()]
+    assert np.isnan(short[: len(data.train)]).sum() == len(data.train) - 2
+    out = np.vstack([~stored.left_out.member[:, :80], np.ones((1, 80), dtype=bool)])
+    line, row = np.nonzero(out)
+    weight = np.sqrt(np.where(line == 16, ANCHOR, 1.0))
+    whole = stored.everybody.margins.mean(0)
+    margins = np.vstack([stored.left_out.margins, whole])[line, row]
+    design = np.column_stack([stored.short[line, row], np.eye(80)[row]]) * weight[:, None]
+    slope, *levels = np.linalg.lstsq(design, margins * weight, rcond=None)[0]
+    expected = np.array(levels)[rows] + slope * short[rows]
+    np.testing.assert_allclose(stored.predict(rows).margins[rows], expected, rtol=5e-3, atol=5e-3)
+    assert np.isfinite(stored.predict(rows, half="audit").draws).all()
+    predicted, truth = stored.held_out()
+    assert np.corrcoef(predicted, truth)[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(40, 4 * 3), (6, 2)])
+def test_a_short_training_is_a_twentieth_of_the_steps(data: Dataset, epochs: int, steps: int):
+    """Of 80 rows in batches of 32, or of a part of an epoch where a tenth is less than one."""
+    training = TrainingSettings(epochs=epochs, batch_size=16, learning_rate=0.01)
+    initial = build_model(SETTINGS.model, data, seed=7)
+    starts = starts_of([initial])
+    found = short_margins(
+        data, initial, starts, [np.arange(5), np.arange(40)], training, progress=False
+    )
+    assert np.array_equal(starts, starts_of([initial]))
+    assert np.abs(found[0] - found[1]).mean() > 0.01  # each is of its own rows
+    alone = copy.deepcopy(initial)
+    short = TrainingSettings(epochs=1, batch_size=32, learning_rate=0.04)
+    train(alone, data.train.subset(torch.arange(5, 80)), short, seed=0, steps=steps, progress=False)
+    np.testing.assert_allclose(found[0], margins_of(alone, data.rows), atol=1e-4)
+    chosen = np.array([2, 81])
+    part = short_margins(
+        data,
+        initial,
+        starts_of([initial]),
+        [np.arange(5)],
+        training,
+        wanted=chosen,
+        progress=False,
+    )
+    np.testing.assert_allclose(part[0], found[0][chosen], atol=1e-6)
 
 
 def test_the_references_of_a_request_are_predicted_for_its_rows(data: Dataset, pool: Pool):
