@@ -25,6 +25,7 @@ from puma.references.population import Array, Mask, Population, stored_arrays
 ANCHOR = 8.0  # the models of everybody count as so many of those that leave a row out
 SHRINKAGE = 1e-3  # of the regression on two surrogates, relative
 SMALL_SHARE = 0.02  # of the training rows: for fewer the kernel alone is as good or better
+SHORT_GAIN = 0.1  # of the held-out error: by less, short trainings are not worth their price
 PARTS_STORED = ("margins", "correct", "member")  # of a population
 
 Half = Literal["removal", "audit"]
@@ -57,8 +58,9 @@ class Pool:
 
     A margin of a row that a model has not seen depends on which other rows it has not seen,
     either. Surrogates say how: ridge regression with the kernel of the margins, refitted without
-    these rows, and for more than :data:`SMALL_SHARE` of the rows a short training without them.
-    Data with too many rows for the kernel have the short training alone.
+    these rows; and for more than :data:`SMALL_SHARE` of the rows a short training without them,
+    where this predicts the pool's own models better. Data with too many rows for the kernel have
+    the short training alone.
     The margin is regressed on them with a level of each row's own and common slopes, over the
     models that left the row out, and, :data:`ANCHOR` times, the mean of the models of everybody.
 
@@ -120,7 +122,7 @@ class Pool:
 
     def needs_short(self, rows: Rows) -> bool:
         """Whether a request of these training rows takes short trainings."""
-        return self.ridge is None or len(rows) > SMALL_SHARE * self.n_train
+        return self.ridge is None or (len(rows) > SMALL_SHARE * self.n_train and self.short_helps)
 
     def predict(self, rows: Rows, *, half: Half | None = None) -> Prediction:
         """Predict the margins of models retrained without the (m,) training ``rows``.
@@ -163,12 +165,11 @@ class Pool:
         Returns:
             Two (pairs,) arrays of margins, in logits: predicted, and of the models themselves.
         """
-        every, surrogates = self._models(None), [self.short]
+        surrogates = [self.short] if self.short_helps else []
         if self.ridge is not None:
-            surrogates.insert(0, self._ridge_features)
-        out = ~self.left_out.member
-        out[:, self.n_train :] = False
-        return self._held_out(every, surrogates)[out], self.left_out.margins[out]
+            surrogates.append(self._ridge_features)
+        out = self._trained_out
+        return self._held_out(self._models(None), surrogates)[out], self.left_out.margins[out]
 
     def save(self, path: Path) -> None:
         """Write it, whole or not at all, for the owner alone: it holds predictions of rows."""
@@ -220,9 +221,31 @@ class Pool:
             )
 
     @cached_property
+    def short_helps(self) -> bool:
+        """Whether short trainings beside the kernel lower the error of held-out predictions.
+
+        By :data:`SHORT_GAIN` of it at least, over all partitions.
+        """
+        if self.ridge is None:
+            return True
+        every, out = self._models(None), self._trained_out
+        without, with_short = (
+            np.square((self._held_out(every, surrogates) - self.left_out.margins)[out]).mean()
+            for surrogates in ([self._ridge_features], [self._ridge_features, self.short])
+        )
+        return bool(with_short <= (1 - SHORT_GAIN) ** 2 * without)
+
+    @cached_property
     def groups(self) -> list[Rows]:
         """The ascending training rows that each model leaves out."""
         return [np.flatnonzero(~line[: self.n_train]) for line in self.left_out.member]
+
+    @cached_property
+    def _trained_out(self) -> Mask:
+        """(k, N) which training rows each model leaves out."""
+        out = ~self.left_out.member
+        out[:, self.n_train :] = False
+        return out
 
     @cached_property
     def _ridge_features(self) -> Array:

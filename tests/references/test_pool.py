@@ -28,8 +28,10 @@ SETTINGS = Settings(
 )
 
 
-def planted(slope: float = 2.0, noise: float = 0.0) -> tuple[Pool, np.ndarray]:
-    """A pool whose margins are a level of each row's own plus ``slope`` times the surrogate."""
+def planted(
+    slope: float = 2.0, noise: float = 0.0, short_slope: float = 0.0
+) -> tuple[Pool, np.ndarray]:
+    """A pool whose margins are a level of each row's own plus slopes times the surrogates."""
     generator = np.random.default_rng(3)
     factors = generator.normal(size=(N + TEST, 5))
     ridge = LeaveOutRidge.fit(factors @ factors.T, N)
@@ -43,14 +45,16 @@ def planted(slope: float = 2.0, noise: float = 0.0) -> tuple[Pool, np.ndarray]:
         [levels + slope * ridge.without(np.flatnonzero(~line[:N])) for line in member]
     )
     margins += noise * generator.normal(size=margins.shape)
-    whole = levels + slope * ridge.without(np.zeros(0, dtype=np.int64))
+    short = generator.normal(size=(MODELS + 1, N + TEST))
+    margins += short_slope * short[:-1]
+    whole = levels + slope * ridge.without(np.zeros(0, dtype=np.int64)) + short_slope * short[-1]
     whole = np.tile(whole, (3, 1))
     seen = np.tile(np.arange(N + TEST) < N, (3, 1))
     pool = Pool(
         Population(margins, margins > 0, member),
         Population(whole, whole > 0, seen),
         ridge,
-        np.zeros((MODELS + 1, N + TEST)),
+        short,
         np.zeros((1, 1)),
         "digest",
     )
@@ -62,7 +66,6 @@ def test_planted_levels_and_slope_are_found_for_any_request():
     rows = np.array([7], dtype=np.int64)
     expected = levels + 2.0 * pool.ridge.without(rows)
     for half in (None, "removal", "audit"):
-        pool.short_margins[rows.tobytes()] = np.zeros(N + TEST)
         found = pool.predict(rows, half=half)
         asked = [7, *range(N, N + TEST)]
         np.testing.assert_allclose(found.margins[asked], expected[asked], atol=0.02)
@@ -74,7 +77,6 @@ def test_planted_levels_and_slope_are_found_for_any_request():
 def test_deviations_are_as_wide_as_the_models_differ():
     pool, _ = planted(noise=1.0)
     rows = np.arange(0, N, 2)
-    pool.short_margins[rows.tobytes()] = np.zeros(N + TEST)
     found = pool.predict(rows)
     spread = (found.draws - found.margins)[:, rows].std()
     # Each row's level is an average, which the left-out model does not share.
@@ -82,9 +84,26 @@ def test_deviations_are_as_wide_as_the_models_differ():
 
 
 def test_a_large_request_without_its_short_training_is_refused():
-    pool, _ = planted()
+    pool, _ = planted(short_slope=1.0)
     with pytest.raises(AuditError, match="takes short trainings"):
         pool.predict(np.arange(20))
+
+
+@pytest.mark.parametrize(("short_slope", "helps"), [(0.0, False), (0.2, False), (1.0, True)])
+def test_short_trainings_are_used_where_they_predict_better(short_slope: float, helps: bool):
+    """With noise of one logit, a fifth of one explains 2 % of the error, and one explains half."""
+    pool, _ = planted(noise=1.0, short_slope=short_slope)
+    assert pool.short_helps is helps
+    assert pool.needs_short(np.arange(20)) is helps
+
+
+def test_both_surrogates_are_found():
+    pool, levels = planted(short_slope=3.0)
+    rows = np.arange(0, N, 3)
+    short = np.random.default_rng(4).normal(size=N + TEST)
+    pool.short_margins[rows.tobytes()] = short
+    expected = levels + 2.0 * pool.ridge.without(rows) + 3.0 * short
+    np.testing.assert_allclose(pool.predict(rows).margins[rows], expected[rows], atol=0.1)
 
 
 def test_halves_share_no_partition_and_have_them_all():
