@@ -22,8 +22,8 @@ def test_the_table_has_the_size_that_was_asked_for() -> None:
 @pytest.mark.slow
 def test_the_stage_is_run_and_measured() -> None:
     row = measured(400, 9, "csv.gz", ROOT)
-    # One column of three categories, a date, a truth value, and four numbers with their gaps.
-    assert (row["rows"], row["columns"], row["features"]) == (400, 9, 2 + 1 + 1 + 3 * 2)
+    # One column of two categories, a date, a truth value, and four numbers with their gaps.
+    assert (row["rows"], row["columns"], row["features"]) == (400, 9, 2 + 1 + 1 + 4 * 2)
     assert 1 < row["seconds"] < 200
     assert 1 < row["cpu_seconds"] < 200
     assert 0.1 < row["peak_gb"] < 2
