@@ -43,7 +43,7 @@ from puma.project.workspace import Workspace
 from puma.removal import METHODS
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.demonstration import mark
-from puma.settings import MarkingSettings, ModelSettings, TrainingSettings
+from puma.settings import MarkingSettings, ModelSettings, SourceSettings, TrainingSettings
 
 Call = Any  # mypy infers no type of a lambda with defaults
 DONE = "done"
@@ -217,6 +217,11 @@ def _datasets(calls: _Calls) -> None:
             lambda value, name=name: load_dataset(name, test_fraction=value),
         )
     missing = calls.folder / "nowhere"
+    calls.bad_each(
+        "load_dataset(source",
+        (3, "table.csv", {}, SourceSettings(path=str(missing), target="y")),
+        lambda value: load_dataset("own", source=value),
+    )
     calls.bad("load_dataset('mnist')", lambda: load_dataset("mnist", folder=missing))
     calls.bad("load_dataset('mnist', folder=3)", lambda: load_dataset("mnist", folder=3))  # type: ignore[arg-type]
 

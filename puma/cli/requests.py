@@ -36,9 +36,10 @@ def source(dataset: DatasetName) -> None:
     """
     workspace = project_of(dataset)
     own = workspace.settings.sources.get(dataset)
-    from puma.data import source_digest
+    from puma.data import require_known, source_digest
     from puma.project.files import write_json
 
+    require_known(dataset, own)
     content = None if own is None else source_digest(own, workspace.root)
     described = None if own is None else own.model_dump(mode="json")
     target = workspace.source_record(dataset)

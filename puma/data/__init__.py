@@ -72,28 +72,28 @@ def load_dataset(
         raise DataError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
     if folder is not None:
         require_path(folder, DataError)
-    if source is not None:
-        return _own(name, source, root, seed, float(test_fraction))
-    try:
-        load = DATASETS[name]
-    except (KeyError, TypeError):
+    require_known(name, source)
+    if source is None:
+        return DATASETS[name](seed, test_fraction, folder, download)
+    require_path(root, DataError)
+    return load_source(name, source, Path(root), seed=seed, test_fraction=float(test_fraction))
+
+
+def require_known(name: str, source: SourceSettings | None) -> None:
+    """Raise DataError unless ``name`` comes with PUMA, or else has a ``source``."""
+    comes_with_puma = isinstance(name, str) and name in DATASETS
+    if source is None and not comes_with_puma:
         raise DataError(
             f"unknown dataset {name!r}; choose one of {', '.join(sorted(DATASETS))}, or describe "
             "your own under `sources` in params.yaml"
-        ) from None
-    return load(seed, test_fraction, folder, download)
-
-
-def _own(
-    name: str, source: SourceSettings, root: Path | str, seed: int, test_fraction: float
-) -> Dataset:
-    require_type(source, SourceSettings, "the source", DataError, "make it as params.yaml does")
-    require_path(root, DataError)
-    if name in DATASETS:
-        raise DataError(
-            f"sources names {name!r}, which is a dataset that comes with PUMA; choose another name"
         )
-    return load_source(name, source, Path(root), seed=seed, test_fraction=test_fraction)
+    if source is not None:
+        require_type(source, SourceSettings, "the source", DataError, "make it as params.yaml does")
+        if comes_with_puma:
+            raise DataError(
+                f"sources names {name!r}, which is a dataset that comes with PUMA; choose another "
+                "name"
+            )
 
 
 __all__ = [
@@ -105,6 +105,7 @@ __all__ = [
     "mnist",
     "radial",
     "rectangular",
+    "require_known",
     "source_digest",
     "spiral",
     "two_moons",

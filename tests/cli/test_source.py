@@ -61,3 +61,21 @@ def test_an_absent_file_is_refused_and_nothing_is_written(workspace: Workspace) 
     assert result.exit_code == 2
     assert "data/churn.csv: no such file; correct the path in params.yaml" in result.stderr
     assert not (workspace.root / "artifacts").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "dataset", "message"),
+    [
+        ({"sources": {}}, "churn", "unknown dataset 'churn'; choose one of breast_cancer, digits"),
+        ({"sources": {"german_credit": TABLE}}, "german_credit", "a dataset that comes with PUMA"),
+    ],
+)
+def test_a_dataset_has_one_source(
+    workspace: Workspace, changed: dict[str, object], dataset: str, message: str
+) -> None:
+    path = workspace.root / "params.yaml"
+    path.write_text(dumps_yaml({"datasets": ["german_credit", "churn"], **changed}))
+    result = CliRunner().invoke(app, ["source", dataset])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (workspace.root / "artifacts").exists()

@@ -243,6 +243,21 @@ def test_texts_that_spell_a_missing_value_are_texts_unless_stated(tmp_path: Path
     assert counts == {0: (0, 3), 1: (N // 3, 2)}
 
 
+def test_times_of_day_are_numbers_in_seconds(tmp_path: Path) -> None:
+    plain = load(tmp_path, rows().assign(at=[3600 * (row % 24) for row in range(N)]))
+    times = rows().assign(at=[f"{row % 24:02d}:00:00" for row in range(N)])
+    for table in (times, times.assign(at=times["at"].str[:5])):
+        data = load(tmp_path, table)
+        assert data.columns[-1].type == "numeric"
+        torch.testing.assert_close(data.train.features, plain.train.features)
+    times["at"] = pd.to_timedelta(times["at"])
+    times["since"] = pd.to_datetime(times["since"])
+    times["active"] = times["active"] == "true"
+    times.to_parquet(tmp_path / "table.parquet")
+    data = load_dataset("own", source=source(path="table.parquet"), root=tmp_path)
+    torch.testing.assert_close(data.train.features, plain.train.features)
+
+
 def test_rare_categories_share_a_feature(tmp_path: Path) -> None:
     many = [f"c{row % 70:02d}" for row in range(4 * N)]
     table = pd.concat([rows()] * 4, ignore_index=True).assign(many=many)
