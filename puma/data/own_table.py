@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_CATEGORIES = 50  # features of one column; rarer categories share one
 _DAY = 86_400_000  # milliseconds
 _TRUTH = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0}
+_ROLES = {"target": "the class", "subject": "the row's owner", "split": "train or test"}
 _POLICIES = {
     "numeric": "standardised",
     "boolean": "1 or 0, standardised",
@@ -53,23 +54,19 @@ def own_table(
     import pandas as pd
 
     table = read_table_file(path, source)
-    roles = {
-        "target": source.target, "subject": source.subject, "split": source.split
-    }  # fmt: skip
     columns = []
     texts: dict[str, np.ndarray] = {}
-    for role, column in roles.items():
-        if column is None:
-            continue
-        cells = _texts(path, column, table[column], source)
-        _refuse_missing(path, role, column, cells)
-        policy = {"target": "the class", "subject": "the row's owner", "split": "train or test"}
-        texts[role] = cells
-        columns.append(Column(column, role, 0, len({*cells.tolist()}), policy[role]))
+    for role, policy in _ROLES.items():
+        column = getattr(source, role)
+        if column is not None:
+            texts[role] = _texts(path, column, table[column], source)
+            _refuse_missing(path, role, column, texts[role])
+            columns.append(Column(column, role, 0, len({*texts[role].tolist()}), policy))
+    named = {each.column for each in columns}
     features: dict[str, Any] = {}
     kinds: dict[str, ColumnType] = {}
     for column in table.column_names:
-        if column in roles.values():
+        if column in named:
             continue
         kinds[column] = _kind(path, column, table[column], source)
         features[column] = _cells(path, column, kinds[column], table[column], source)
@@ -79,9 +76,9 @@ def own_table(
         raise DataError(f"{path}: there is no column to learn from beside those that are named")
     frame = pd.DataFrame(features, copy=False)
     features.clear()
-    ids = texts.get("subject", np.arange(1, len(frame) + 1).astype(str))
-    if source.subject is None:
-        ids = np.asarray([f"row-{number}" for number in ids], dtype=object)
+    ids = texts.get("subject")
+    if ids is None:
+        ids = np.asarray([f"row-{number}" for number in range(1, len(frame) + 1)], dtype=object)
     refuse_lookalikes(ids.tolist())
     labels, split = texts["target"], texts.get("split")
     if source.missing == "drop_rows":
@@ -118,7 +115,12 @@ def _texts(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettin
             "whole numbers or text"
         )
     if not pa.types.is_dictionary(kind):
-        cells = cells.cast(pa.string()).dictionary_encode()
+        try:
+            cells = cells.cast(pa.string()).dictionary_encode()
+        except pa.ArrowException:
+            cells = None  # the error may quote a cell: it is not chained
+    if cells is None:
+        raise DataError(f"{path}: column {column!r} is of type {kind}, which is no text")
     encoded = cells.unify_dictionaries().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # of no chunks, or of more than fit one
         encoded = pa.concat_arrays(encoded.chunks)

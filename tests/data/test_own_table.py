@@ -451,3 +451,9 @@ def test_lists_in_parquet_are_refused(tmp_path: Path) -> None:
     floats.to_parquet(tmp_path / "table.parquet")
     with pytest.raises(DataError, match=r"ids in 'owner' are numbers with fractions \(double\)"):
         load_dataset("own", source=source(path="table.parquet"), root=tmp_path)
+    for binary in ([b"\xff"] * N, [[1]] * N):
+        place = arrow.column_names.index("left")
+        other = arrow.set_column(place, "left", pa.array(binary))
+        parquet.write_table(other, tmp_path / "table.parquet")
+        with pytest.raises(DataError, match=r"column 'left' is of type .*, which is no text"):
+            load_dataset("own", source=source(path="table.parquet"), root=tmp_path)
