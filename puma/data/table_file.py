@@ -83,6 +83,11 @@ def _ending(path: Path) -> str:
 
 
 def _check_names(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
+    if not {*needed} & {*names}:  # then the first line may be somebody's row: it is not shown
+        raise DataError(
+            f"{path}: none of the columns {', '.join(map(repr, needed))} is in the first line, "
+            f"which has {len(names)} cells; it must name the columns, spelt as in params.yaml"
+        )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(

@@ -335,6 +335,10 @@ REFUSED: dict[str, tuple[pd.DataFrame | str | bytes, dict[str, Any], str]] = {
         written(rows()).replace("income", "age", 1), {},
         r"the columns 'age' are there more than once; rename or delete",
     ),
+    "no header": (
+        f"{SECRET},7,7,yes\n" * 9, {},
+        r"none of the columns 'left', 'owner' is in the first line, which has 4 cells; it must",
+    ),
     "an empty file": ("", {}, r"table\.csv: the file is empty; its first line names the columns"),
     "blank lines alone": ("\n\n", {}, r"the file is empty"),
     "a header alone": ("owner,age,left\n", {}, r"the table has no rows below its header"),
