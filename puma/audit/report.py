@@ -89,7 +89,7 @@ def audit_removal(
     metrics |= _exposure(groups, before, evidence)
 
     verdict, compared = judge_rows(
-        predictions, rows["removed"], len(dataset.train), evidence, settings
+        predictions, rows["removed"], evidence.with_rows, evidence.without_rows, settings
     )
     metrics |= compared
     plot_data = plot_data_of(groups, before, rows, evidence)
@@ -100,30 +100,28 @@ def audit_removal(
 def judge_rows(
     predictions: Predictions,
     rows: NDArray[np.int64],
-    n_train: int,
-    evidence: Evidence,
+    trained: Population,
+    retrained: Population,
     settings: AuditSettings,
 ) -> tuple[Verdict, Numbers]:
     """Compare the predictions for some removed rows with those of models with and without them.
 
     Args:
         predictions: Of the training rows and then the test rows.
-        rows: Ascending places of training rows that the evidence's retrained models are without:
-            all of them, or those of one request of several.
-        n_train: How many of the predictions are for training rows.
-        evidence: Of this dataset and original, and of a request that has these rows.
+        rows: Ascending places of training rows that the retrained models are without: all of
+            them, or those of one request of several.
+        trained: Models of everybody.
+        retrained: Models without these rows, and maybe without more.
         settings: The limits of the verdict.
     """
-    retrained, audited = evidence.without_rows.margins[:, rows], predictions.at(rows).margins
-    influence = remaining_influence(
-        audited,
-        evidence.with_rows.margins[:, rows],
-        retrained,
-        confidence=settings.confidence,
-    )
-    confidence = relative_confidence(audited, retrained, confidence=settings.confidence)
-    gap = gap_to_retraining(audited, retrained, confidence=settings.confidence)
-    utilities, lost = _utility(predictions, n_train, evidence.without_rows, settings)
+    audited = predictions.at(rows).margins
+    with_rows, without_rows = trained.margins[:, rows], retrained.margins[:, rows]
+    level = settings.confidence
+    influence = remaining_influence(audited, with_rows, without_rows, confidence=level)
+    confidence = relative_confidence(audited, without_rows, confidence=level)
+    gap = gap_to_retraining(audited, without_rows, confidence=level)
+    n_train = int(trained.member[0].sum())
+    utilities, lost = _utility(predictions, n_train, retrained, settings)
     verdict = judge(influence, confidence, gap, utilities, lost, len(rows), settings)
     return verdict, {
         "audit_passed": float(verdict.passed),

@@ -249,7 +249,7 @@ def _audit(
     if people.earlier is None:
         return before, after, None
     rows = np.setdiff1d(everybody.rows.numpy(), people.earlier.rows.numpy())
-    alone, _ = judge_rows(predictions, rows, len(data.train), evidence, settings)
+    alone, _ = judge_rows(predictions, rows, evidence.with_rows, evidence.without_rows, settings)
     return before, after, alone
 
 

@@ -171,13 +171,9 @@ def test_some_of_the_removed_rows_are_judged_alone(planted: Planted) -> None:
     rows = REMOVED[:8]
     shares = softmax(planted.original.numpy(), 1)
     margins = logit(shares[np.arange(280), planted.labels.numpy()])[rows]
-    trained, retrained = (
-        population.margins[:, rows]
-        for population in (planted.evidence.with_rows, planted.evidence.without_rows)
-    )
-    verdict, numbers = judge_rows(
-        planted.predictions(planted.original), rows, 160, planted.evidence, SETTINGS
-    )
+    pair = planted.evidence.with_rows, planted.evidence.without_rows
+    trained, retrained = (population.margins[:, rows] for population in pair)
+    verdict, numbers = judge_rows(planted.predictions(planted.original), rows, *pair, SETTINGS)
     assert numbers["remaining_influence"] == pytest.approx(position(margins, trained, retrained))
     assert numbers["surer_than_retrained"] == pytest.approx(mean_wins(margins, retrained))
     assert numbers["gap_to_retrain"] == pytest.approx(mean_distance(margins, retrained))

@@ -216,7 +216,8 @@ def test_a_chain_has_a_verdict_on_the_new_people_alone(answered: Any) -> None:
         parent=registered_module(workspace, 5),
     )
     evidence, settings = load_evidence(workspace, everybody), workspace.settings.audit
-    expected, _ = judge_rows(predictions, np.array(SECOND), N_TRAIN, evidence, settings)
+    pair = evidence.with_rows, evidence.without_rows
+    expected, _ = judge_rows(predictions, np.array(SECOND), *pair, settings)
     assert second.request_verdict == f"{expected.name}: {expected.reason}"
     assert "these 4 rows" in second.request_verdict or expected.name != "indistinguishable"
 
