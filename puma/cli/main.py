@@ -80,7 +80,7 @@ class App(typer.Typer):
 
 
 class Command(TyperCommand):
-    """A command whose PUMA errors are a paragraph on stderr, and Ctrl-C a line.
+    """A command whose PUMA errors are a paragraph on stderr; Ctrl-C and a full disk are a line.
 
     All other errors keep their traceback. None ends with exit code 1, which is an answer.
     """
@@ -104,6 +104,12 @@ class Command(TyperCommand):
 
 
 def _show(error: Exception) -> None:
+    if isinstance(error, OSError):
+        from puma.registry.store_errors import disk_remedy, first_line
+
+        if (advice := disk_remedy(error)) is not None:
+            typer.echo(f"puma: {first_line(error)}; {advice} and run the command again", err=True)
+            return
     if not isinstance(error, PumaError):
         traceback.print_exception(error)
         return

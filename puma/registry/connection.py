@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puma.errors import RegistryError
@@ -84,16 +85,18 @@ def _connection(uri: str) -> Connection:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client of the store, whose tables are created if needed.
+    """A client of the store, whose tables are created if there are none.
 
     Raises:
-        RegistryError: The store cannot be used.
+        RegistryError: The store cannot be used, or is of another release of MLflow.
     """
     from alembic.util import CommandError
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
+    if not uri.startswith("http"):
+        _refuse_other_schema(uri)
     try:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_registered_models(max_results=1)
@@ -102,11 +105,26 @@ def connect(uri: str) -> MlflowClient:
     return client
 
 
+def _refuse_other_schema(uri: str) -> None:
+    """Check before MLflow, which brings some older databases up to date without asking."""
+    import mlflow
+    from alembic.script import ScriptDirectory
+    from sqlalchemy import inspect, text
+
+    with _connection(uri) as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    migrations = Path(mlflow.__file__).parent / "store" / "db_migrations"
+    due = ScriptDirectory(str(migrations)).get_current_head()
+    if found != due:
+        message = _other_schema(uri, f"found version {found}, but expected {due}")
+        raise RegistryError(f"{without_password(uri)}: {message}")
+
+
 def _cannot_open(uri: str, error: Exception) -> RegistryError:
     what = first_line(error)
-    if "out-of-date database schema" in what:
-        message = _other_schema(uri, what.split(". ")[0])
-    elif (known := remedy(uri, error)) is not None:
+    if (known := remedy(uri, error)) is not None:
         message = f"cannot be opened ({what}); {known}"
     else:
         message = (

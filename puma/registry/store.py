@@ -122,21 +122,21 @@ def open_store(workspace: Workspace, *, create: bool = True) -> MlflowClient:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # It tells of missing files, which raise an error that says what to do.
     logging.getLogger("mlflow.store.artifact.artifact_repo").setLevel(logging.WARNING)
-    folder = workspace.root / ".puma"
-    with reaching(workspace):
-        if not create:
+    with reaching(workspace), contextlib.ExitStack() as held:
+        if create:
+            # MLflow's first migration is not safe against a second process that starts it too.
+            held.enter_context(_lock(workspace, "mlflow.lock"))
+            held.enter_context(alone(uri))
+        else:  # nothing is written, so that who may only read can do so
             _refuse_missing(workspace, uri)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # MLflow's first migration is not safe against a second process that starts it too.
-        with FileLock(folder / "mlflow.lock"), alone(uri):
-            if is_default():
-                _refuse_file_store(workspace)
-                if create:
-                    _create(workspace)
-            if (path := _sqlite_file(uri)) is not None:
-                _refuse_unknown_schema(path)
-            client = connect(uri)
-            _check_experiment(client, workspace, uri)
+        if is_default():
+            _refuse_file_store(workspace)
+            if create:
+                _create(workspace)
+        if (path := _sqlite_file(uri)) is not None:
+            _refuse_unknown_schema(path)
+        client = connect(uri)
+        _check_experiment(client, workspace, uri)
     _make_current(mlflow, uri)
     return client
 
@@ -175,11 +175,14 @@ def reaches_store(
 
 
 def writing(workspace: Workspace) -> FileLock:
-    """The lock to hold while creating versions or moving aliases, against other processes here.
+    """The lock to hold while creating versions or moving aliases, against other processes here."""
+    return _lock(workspace, "register.lock")
 
-    The store must have been opened.
-    """
-    return FileLock(workspace.root / ".puma" / "register.lock")
+
+def _lock(workspace: Workspace, name: str) -> FileLock:
+    folder = workspace.root / ".puma"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return FileLock(folder / name)
 
 
 def experiment_id(client: MlflowClient) -> str:

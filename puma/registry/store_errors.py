@@ -72,15 +72,22 @@ def is_away(error: BaseException) -> bool:
 
 def remedy(address: str, error: BaseException) -> str | None:
     """What the user can do about a fault of the store at ``address``, or None if unknown."""
+    if (known := disk_remedy(error)) is not None:
+        return known
+    if any("database is locked" in str(one) for one in _causes(error)):
+        return "another program is in the middle of writing to it: wait for it, or end it"
+    if not address.startswith("sqlite:"):
+        return "check the address in MLFLOW_TRACKING_URI, that it is up, and what its log says"
+    return None
+
+
+def disk_remedy(error: BaseException) -> str | None:
+    """What the user can do about a full disk or a forbidden file, or None if it is neither."""
     kinds = [_kind(one) for one in _causes(error)]
     if FULL in kinds:
         return f"free space on its disk and on that of {tempfile.gettempdir()}"
     if FORBIDDEN in kinds:
         return "let this user write there"
-    if any("database is locked" in str(one) for one in _causes(error)):
-        return "another program is in the middle of writing to it: wait for it, or end it"
-    if not address.startswith("sqlite:"):
-        return "check the address in MLFLOW_TRACKING_URI, that it is up, and what its log says"
     return None
 
 

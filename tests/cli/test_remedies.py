@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 import typer
+from alembic import command as alembic
+from click.testing import CliRunner
+from mlflow.cli import cli as mlflow
+from mlflow.store.db.utils import _get_alembic_config
 
 from puma import cli
 from puma.project.workspace import Workspace
@@ -249,12 +253,32 @@ def test_what_only_mlflow_can_delete_leads_to_its_pages(
 # --- any command ---
 
 
+@pytest.mark.slow
+def test_a_database_of_an_older_mlflow_is_upgraded_by_the_named_command_alone(
+    own: Workspace,
+) -> None:
+    database = own.root / "mlflow.db"
+    alembic.downgrade(_get_alembic_config(f"sqlite:///{database}"), "-1")
+    before = database.read_bytes()
+    model = ["--model", f"models:/{NAME}/1", "--deletions", "request.csv"]
+    for arguments in (
+        *(["versions", DATASET], ["compare", DATASET], ["registered"], ["ui"]),
+        *([name, DATASET, "2"] for name in ("verify", "promote", "erase", "audit")),
+        *(["suspects", DATASET], ["remove", *model]),
+    ):
+        text = refused(own, *arguments).stderr
+        assert len(text.splitlines()) == 1, text
+        assert re.search(r"found version \w+, but expected \w+\)\. Made by an older MLflow", text)
+    assert database.read_bytes() == before
+    (upgrade,) = re.findall(r"run `mlflow ([^`]+)`", text)
+    assert CliRunner().invoke(mlflow, shlex.split(upgrade)).exit_code == 0
+    for arguments in (["registered"], ["verify", DATASET, "2"], ["promote", DATASET, "2"]):
+        refused(own, *arguments, code=0)
+
+
 def test_the_command_that_restores_a_deleted_experiment_works(
     own: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from click.testing import CliRunner
-    from mlflow.cli import cli as mlflow
-
     client = open_store(own)
     client.delete_experiment(client.get_experiment_by_name("puma").experiment_id)
     text = refused(own, "versions", DATASET).stderr

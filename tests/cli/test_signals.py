@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from puma.project.workspace import Workspace
+from tests.command import puma
 from tests.registry.fixtures import _default_store, filled, template
 from tests.registry.projects import DATASET
 
@@ -69,3 +72,21 @@ def test_ctrl_c_while_puma_is_imported_is_a_line(tmp_path: Path, module: str) ->
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\npuma: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EACCES, "let this user write there"), (errno.ENOSPC, "free space")],
+)
+def test_a_forbidden_or_full_folder_is_a_line(
+    filled: Workspace, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/somewhere/file")
+
+    monkeypatch.setattr("puma.registry.missing", failing)
+    result = puma(filled.root, "registered")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch(
+        rf"puma: \[Errno {number}\] .*: '/somewhere/file'; {advice}.*\n", result.stderr
+    )

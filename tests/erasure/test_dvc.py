@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import os
 import re
@@ -20,6 +21,7 @@ from puma.erasure.dvc_cache import DvcCache
 from puma.erasure.erase import Erasure, erase
 from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
+from puma.models import save_weights
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store, register_all
 from puma.registry.certificate.verify import verify_version
@@ -310,6 +312,33 @@ def test_a_cache_elsewhere_is_found_and_named(project: Workspace, tmp_path: Path
     assert all(line.startswith(str(tmp_path / "shared")) for line in done.removed["cache"])
     assert any("that share the DVC cache" in line for line in done.out_of_reach)
     assert any("DVC remotes (offsite)" in line for line in done.out_of_reach)
+
+
+@pytest.mark.parametrize("kind", ["hardlink", "symlink"])
+def test_a_working_tree_of_links_into_the_cache(project: Workspace, kind: str) -> None:
+    """Nothing is written through a link, and erasing one removes the object, too."""
+    dvc(project, "config", "cache.type", kind)
+    dvc(project, "checkout", "-q", "--relink", "--force")
+    linked = project.weights(DATASET, "puma")
+    assert linked.is_symlink() if kind == "symlink" else linked.stat().st_nlink == 2
+
+    save_weights(make_model(30), linked)  # as every stage and command writes
+    record = ModelRecord.read(project.model_record(DATASET, "puma"))
+    record.write(project.model_record(DATASET, "puma"))
+    workspace_files = (linked, project.model_record(DATASET, "puma"))
+    assert not any(path.is_symlink() or path.stat().st_nlink > 1 for path in workspace_files)
+    dvc(project, "checkout", "-q", "--force")
+
+    done = act(project)
+    assert (done.left, done.kept) == ([], [])
+    assert holders(project.root, layers(0)[ORIGINAL]) == []
+    assert not any(path.is_symlink() and not path.exists() for path in project.root.rglob("*"))
+    cache = DvcCache.of(project.root)
+    assert cache is not None
+    for name, (path, *_) in cache.objects.items():
+        assert hashlib.md5(path.read_bytes()).hexdigest() == name.removesuffix(".dir")
+    assert stages_run(dvc(project, "repro")) == {"make-original", "audit-original"}
+    assert verify_version(project, DATASET, 3).failed == ()
 
 
 def test_not_while_dvc_runs_a_stage(project: Workspace) -> None:

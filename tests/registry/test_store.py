@@ -19,6 +19,7 @@ from puma.registry import (
     register_all,
     tracking_uri,
 )
+from tests.audited import copy_of
 from tests.registry.projects import (
     DATASET,
     FEATURES,
@@ -112,7 +113,7 @@ def test_leftover_of_the_file_store_is_named(workspace: Workspace) -> None:
 def test_interrupted_migration_is_named(workspace: Workspace) -> None:
     execute(workspace, "UPDATE alembic_version SET version_num = '76601a5f987d'")
     execute(workspace, "DROP TABLE logged_model_tags")
-    with pytest.raises(RegistryError, match=r"migration was interrupted.*delete mlflow\.db"):
+    with pytest.raises(RegistryError, match=r"db upgrade.*was interrupted: delete mlflow\.db"):
         open_store(workspace)
 
 
@@ -198,3 +199,12 @@ def test_a_relative_override_is_the_same_store_from_everywhere(
     assert tracking_uri(workspace) == f"sqlite:///{workspace.root}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////elsewhere/m.db")
     assert tracking_uri(workspace) == "sqlite:////elsewhere/m.db"
+
+
+def test_reading_writes_nothing(filled: Workspace, tmp_path: Path) -> None:
+    """Somebody who may only read the folder can list and verify."""
+    own = copy_of(filled, tmp_path / "own")
+    shutil.rmtree(own.root / ".puma", ignore_errors=True)
+    before = {path: path.stat().st_mtime_ns for path in own.root.rglob("*")}
+    assert len(list_versions(open_store(own, create=False), DATASET)) == 3
+    assert {path: path.stat().st_mtime_ns for path in own.root.rglob("*")} == before
