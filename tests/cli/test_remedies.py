@@ -222,6 +222,16 @@ def test_a_champion_out_of_place_can_be_put_back(own: Workspace, moved: str) -> 
     assert "alias champion: it serves" in refused(own, "verify", DATASET, str(due), code=0).stdout
 
 
+def test_a_clock_that_steps_back_does_not_change_who_is_to_serve(own: Workspace) -> None:
+    refused(own, "promote", DATASET, "2", code=0)
+    open_store(own).set_model_version_tag(
+        NAME, "2", "puma.promoted_at", "2999-01-01T00:00:00+00:00"
+    )
+    refused(own, "promote", DATASET, "3", code=0)
+    assert "alias champion: it serves" in refused(own, "verify", DATASET, "3", code=0).stdout
+    assert "alias champion" not in refused(own, "verify", DATASET, "2", code=0).stdout
+
+
 # --- erase ---
 
 
