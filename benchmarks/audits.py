@@ -68,6 +68,7 @@ FIRST = (
     "gap_to_retrain",
     "attack_quality",
 )
+OF_PUMA = ("level_distance", "level_missed", "level_error")  # its diagnostics, as on its versions
 
 
 def run_audits(
@@ -92,6 +93,8 @@ def run_audits(
     ``verdict_pool`` is of the audit by the pool, empty for SISA, and ``audit_seconds`` is how
     long that took, the prediction of its models included. ``seconds`` is the removal's, and
     ``retrain_seconds`` one retraining's, both with the original's own loop in the same process.
+    ``criterion_drift`` and, of puma, :data:`OF_PUMA` are those of the removal: what `puma promote`
+    looks at beside the verdict.
 
     Each dataset and seed runs in one process with one thread, ``jobs`` of them at a time. Raises
     SettingsError for an unknown dataset or request, no dataset, or fewer than one seed or job.
@@ -159,13 +162,17 @@ def _rows_of(name: str, seed: int, settings: Settings, requests: tuple[str, ...]
             kind = original_of(method)
             trained = originals[kind]
             predictor, seconds = trained.predictor, np.nan
+            outcome: Row = {}
             if not is_original(method):
                 removal = build_method(method, settings).remove(trained, request, progress=False)
                 predictor, seconds = removal.predictor, removal.seconds
+                outcome = {"criterion_drift": removal.criterion_drift}
+                if method == "puma":
+                    outcome |= {name: removal.diagnostics[name] for name in OF_PUMA}
             alike = "sisa_original" if kind == "sisa_original" else "original"
             predictions = predict(predictor, data.train, data.test, parent=trained.predictor)
             report = audit_removal(predictions, data, request, evidence[alike], settings.audit)
-            row = _row(report.metrics) | known
+            row = _row(report.metrics) | known | outcome
             row |= {
                 "method": method,
                 "verdict": report.verdict.name,

@@ -281,6 +281,13 @@ def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> Non
     assert set(audits[plain]["verdict_pool"]) <= set(VERDICTS)
     assert audits[~plain]["verdict_pool"].isna().all()
     assert (audits[plain]["audit_seconds"] > 0).all()
+    steered = audits["method"] == "puma"
+    assert audits[steered]["level_missed"].isin([0, 1]).all()
+    assert (audits[steered]["level_error"] > 0).all()
+    assert audits[~steered]["level_error"].isna().all()
+    assert (
+        audits[steered]["criterion_drift"].abs().max() <= Settings.model_validate(TINY).puma.budget
+    )
     for _, rows in audits.groupby("request"):
         retrained = rows[rows["method"] == "retrain"]["seconds"].item()
         assert set(rows["retrain_seconds"]) == {retrained}
