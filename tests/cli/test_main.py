@@ -167,9 +167,13 @@ def test_an_interrupt_that_is_swallowed_explains_the_error_after_it(
         raise RecursionError
 
     monkeypatch.setattr("puma.registry.missing", importing)
-    result = puma(workspace.root, "registered")
-    assert (result.exit_code, result.stderr) == (130, "\npuma: interrupted\n")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = puma(workspace.root, "registered")
+        assert (result.exit_code, result.stderr) == (130, "\npuma: interrupted\n")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_ignored_interrupt_stays_ignored(

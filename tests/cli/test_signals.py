@@ -25,6 +25,7 @@ class Interrupting(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["puma", "versions", {dataset!r}]
 runpy.run_module("puma.cli", run_name="__main__")

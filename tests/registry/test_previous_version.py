@@ -44,7 +44,8 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 def unpack(folder: Path) -> Workspace:
     with tarfile.open(PACK) as pack:
-        pack.extractall(folder, filter="data")
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from 3.11.4
+        pack.extractall(folder, **safely)
     workspace = Workspace(folder.resolve())
     move_store(workspace, "file:///previous")
     return workspace
