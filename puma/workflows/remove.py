@@ -164,7 +164,7 @@ def remove_request(
     model = registry.load_module(parent)
     initial = initial_model(identity.model_copy(update={"seed": remover.seed}))
     pooled = remover.uses_pool or settings.audit.evidence == "pool"
-    pool = load_pool(workspace, forget_set.dataset) if pooled else None
+    pool = load_pool(workspace, data) if pooled else None
     trained = Trained(model, forget_set.dataset, initial, pool=pool)
     removal = remover.remove(trained, forget_set, progress=progress)
     record = removal_record(removal, people.everybody, identity, project_key(workspace.key))

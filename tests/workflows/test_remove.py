@@ -190,6 +190,12 @@ def test_a_pool_serves_a_chain(own: Workspace) -> None:
         assert tags["puma.evidence"] == "pool"
         audited = audit_version(own, DATASET, version.version)[1]
         assert (audited.evidence, audited.verdict.name) == ("pool", version.verdict)
+    # A method that removes from the data without the earlier rows is audited by the pool, too.
+    params.write_text(
+        params.read_text().replace("{reference_models: pool}", "{reference_models: 0, steps: 1}")
+    )
+    third = respond(own, 6, range(50, 53)).version
+    assert (third.n_removed, third.tags["puma.evidence"]) == (13, "pool")
 
 
 def test_a_chain_speaks_of_everybody_whom_it_is_without(answered: Any) -> None:
