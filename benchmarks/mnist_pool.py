@@ -20,7 +20,7 @@ import pandas as pd
 import typer
 from torch import Tensor
 
-from benchmarks.mnist_removal import RESULTS, TRAINING, cluster_of_fours
+from benchmarks.mnist_removal import ONE_FAST_STEP, RESULTS, TRAINING, cluster_of_fours
 from puma.audit import Population, judge_rows, predict, train_pool
 from puma.audit.evidence import predict_without, train_without
 from puma.data import Dataset, load_dataset
@@ -40,17 +40,7 @@ SETTINGS = Settings(
     pool=PoolSettings(models=16, everybody=4),
     audit=AuditSettings(models=3),
 )
-STEPS: dict[str, Any] = {
-    "steps": 3,
-    "reference_models": "pool",
-    "reweighting": "never",
-    "solver": "woodbury",
-    "rows": 512,
-    "curvature_sample": 2048,
-    "criterion_sample": 512,
-    "damping": 0.01,
-    "budget": 0.01,
-}
+STEPS: dict[str, Any] = ONE_FAST_STEP | {"steps": 3, "reference_models": "pool"}
 
 
 def run_pool(

@@ -134,17 +134,15 @@ class Pool:
         Raises:
             AuditError: The request takes short trainings, and ``short_margins`` has none.
         """
-        surrogates, at = list[Array](), list[Array]()
-        if self.ridge is not None:
-            surrogates.append(self._ridge_features)
-            at.append(self.ridge.without(rows))
-        if self.needs_short(rows):
+        needs_short = self.needs_short(rows)
+        surrogates = self._surrogates(short=needs_short)
+        at = [] if self.ridge is None else [self.ridge.without(rows)]
+        if needs_short:
             if rows.tobytes() not in self.short_margins:
                 raise AuditError(
                     f"a request of {len(rows)} rows takes short trainings; call "
                     "puma.references.train_short first"
                 )
-            surrogates.append(self.short)
             at.append(self.short_margins[rows.tobytes()])
         models = self._models(half)
         fitted, within = self._regress(models, surrogates)
@@ -165,10 +163,7 @@ class Pool:
         Returns:
             Two (pairs,) arrays of margins, in logits: predicted, and of the models themselves.
         """
-        surrogates = [self.short] if self.short_helps else []
-        if self.ridge is not None:
-            surrogates.append(self._ridge_features)
-        out = self._trained_out
+        out, surrogates = self._trained_out, self._surrogates(short=self.short_helps)
         return self._held_out(self._models(None), surrogates)[out], self.left_out.margins[out]
 
     def save(self, path: Path) -> None:
@@ -231,9 +226,16 @@ class Pool:
         every, out = self._models(None), self._trained_out
         without, with_short = (
             np.square((self._held_out(every, surrogates) - self.left_out.margins)[out]).mean()
-            for surrogates in ([self._ridge_features], [self._ridge_features, self.short])
+            for surrogates in (self._surrogates(short=False), self._surrogates(short=True))
         )
         return bool(with_short <= (1 - SHORT_GAIN) ** 2 * without)
+
+    def _surrogates(self, *, short: bool) -> list[Array]:
+        """(k + 1, N) each: of the kernel, where there is one, and of the short trainings."""
+        return [
+            *([] if self.ridge is None else [self._ridge_features]),
+            *([self.short] if short else []),
+        ]
 
     @cached_property
     def groups(self) -> list[Rows]:

@@ -67,29 +67,21 @@ def short_margins(
         torch.from_numpy(np.setdiff1d(np.arange(len(dataset.train)), rows)) for rows in requests
     ]
     models = [_at(initial, start) for _ in requests for start in torch.from_numpy(starts)]
-    seeds = list(range(len(starts)))
-    if epochs >= 1:
+    own = [each for each in kept for _ in starts]
+    # All at once; but a part of an epoch is another number of steps for each request.
+    together = len(models) if epochs >= 1 else len(starts)
+    for first in range(0, len(models), together):
+        chosen = slice(first, first + together)
         train_many(
-            models,
+            models[chosen],
             dataset.train,
-            [each for each in kept for _ in starts],
+            own[chosen],
             short,
-            seeds=seeds * len(requests),
+            seeds=list(range(len(starts))) * (together // len(starts)),
+            steps=None if epochs >= 1 else math.ceil(epochs * len(own[first]) / short.batch_size),
             label="short trainings",
             progress=progress,
         )
-    else:  # a part of an epoch, of so many rows as there are
-        for place, each in enumerate(kept):
-            train_many(
-                models[place * len(starts) : (place + 1) * len(starts)],
-                dataset.train,
-                [each] * len(starts),
-                short,
-                seeds=seeds,
-                steps=math.ceil(epochs * len(each) / short.batch_size),
-                label="short training",
-                progress=progress,
-            )
     rows = dataset.rows if wanted is None else dataset.rows.subset(torch.from_numpy(wanted))
     found = torch.stack([margins_of(model, rows) for model in models])
     mean: Array = found.unflatten(0, (len(requests), len(starts))).mean(1).numpy()
