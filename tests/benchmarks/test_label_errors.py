@@ -105,6 +105,7 @@ def picked(frame: pd.DataFrame, seed: int, kind: tuple[str, str, float]) -> pd.S
     return row
 
 
+@pytest.mark.slow
 def test_every_ranking_has_one_row_in_order(frame: pd.DataFrame) -> None:
     assert tuple(frame.columns) == LABEL_ERROR_COLUMNS
     assert LABEL_ERROR_COLUMNS[:7] == (
@@ -129,6 +130,7 @@ def test_every_ranking_has_one_row_in_order(frame: pd.DataFrame) -> None:
     assert set(made) == {4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, REGULARISED])
 def test_losses_find_what_they_find_by_hand(frame: pd.DataFrame, decay: float) -> None:
     for seed in SEEDS:
@@ -143,6 +145,7 @@ def test_losses_find_what_they_find_by_hand(frame: pd.DataFrame, decay: float) -
         assert row["test_accuracy"] == pytest.approx(right.double().mean().item())
 
 
+@pytest.mark.slow
 def test_psi_finds_what_its_scores_say(frame: pd.DataFrame) -> None:
     for kind, examples in ((ORDER[2], "test"), (ORDER[9], "train")):
         model, data, mask = retold(0, kind[2])
@@ -163,6 +166,7 @@ def test_a_tenth_is_flipped_apart_from_the_order_of_training() -> None:
     assert mask[first].double().mean() < 0.3
 
 
+@pytest.mark.slow
 def test_curves_are_means_over_the_seeds(curves: pd.DataFrame, frame: pd.DataFrame) -> None:
     assert tuple(curves.columns) == CURVE_COLUMNS
     assert len(curves) == len(ORDER) * len(GRID)
@@ -287,6 +291,7 @@ def test_table_has_means_deviations_warnings_and_counts() -> None:
     assert cell(found_at_10pct=math.nan, note="E: no") == "–"
 
 
+@pytest.mark.slow
 def test_rows_survive_the_files(frame: pd.DataFrame, curves: pd.DataFrame, tmp_path: Path) -> None:
     for written, name, read in (
         (frame, "rows.csv", read_label_errors),
@@ -302,6 +307,7 @@ def test_rows_survive_the_files(frame: pd.DataFrame, curves: pd.DataFrame, tmp_p
         read_label_errors(tmp_path / "curves.csv")
 
 
+@pytest.mark.slow
 def test_command_writes_rows_and_curves(
     result: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

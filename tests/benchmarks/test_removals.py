@@ -264,6 +264,7 @@ def audits() -> pd.DataFrame:
     return run_audits(["breast_cancer"], **arguments)
 
 
+@pytest.mark.slow
 def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> None:
     keys = list(audits[["dataset", "request", "method", "seed"]].itertuples(index=False, name=None))
     assert keys == [("breast_cancer", case, name, 0) for case in SHORT_LIST for name in AUDITED]
@@ -293,6 +294,7 @@ def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> Non
         assert set(rows["retrain_seconds"]) == {retrained}
 
 
+@pytest.mark.slow
 def test_an_original_is_its_own_parent_and_a_removal_is_not(audits: pd.DataFrame) -> None:
     originals = audits[audits["method"].str.contains("original")]
     assert (originals["accuracy_change"] == 0).all()
@@ -333,6 +335,7 @@ def test_verdicts_are_counted_by_size_and_method() -> None:
     }
 
 
+@pytest.mark.slow
 def test_command_writes_the_audits_and_prints_the_verdicts(
     audits: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

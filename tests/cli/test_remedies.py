@@ -104,6 +104,7 @@ def test_every_command_that_a_message_names_is_complete() -> None:
 # --- promote ---
 
 
+@pytest.mark.slow
 def test_a_version_of_somebody_else_leads_to_the_list(own: Workspace) -> None:
     open_store(own).create_model_version(NAME, source=str(own.root))
     (command,) = named(refused(own, "promote", DATASET, "4").stderr)
@@ -114,6 +115,7 @@ def test_a_version_of_somebody_else_leads_to_the_list(own: Workspace) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_changed_tag_leads_to_the_field(own: Workspace) -> None:
     open_store(own).set_model_version_tag(NAME, "3", "puma.n_removed", "99")
     (command,) = named(refused(own, "promote", DATASET, "3", code=1).stderr)
@@ -122,6 +124,7 @@ def test_a_changed_tag_leads_to_the_field(own: Workspace) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_missing_certificate_leads_to_the_pipeline_that_issues_it(own: Workspace) -> None:
     open_store(own).delete_model_version_tag(NAME, "3", "puma.certificate")
     text = refused(own, "promote", DATASET, "3").stderr
@@ -133,6 +136,7 @@ def test_a_missing_certificate_leads_to_the_pipeline_that_issues_it(own: Workspa
     refused(own, "promote", DATASET, "3", code=0)
 
 
+@pytest.mark.slow
 def test_a_budget_that_was_not_kept_leads_to_the_retrained_version(
     template: Workspace, tmp_path: Path
 ) -> None:
@@ -146,6 +150,7 @@ def test_a_budget_that_was_not_kept_leads_to_the_retrained_version(
     refused(own, *command, code=0)
 
 
+@pytest.mark.slow
 def test_changed_weights_can_be_restored(own: Workspace) -> None:
     client = open_store(own)
     other, archive = (exported_model(client, NAME, number) for number in ("2", "3"))
@@ -158,6 +163,7 @@ def test_changed_weights_can_be_restored(own: Workspace) -> None:
         refused(own, command, DATASET, "3", code=0)
 
 
+@pytest.mark.slow
 def test_changed_weights_can_be_done_without(own: Workspace) -> None:
     client = open_store(own)
     other, archive = (exported_model(client, NAME, number) for number in ("2", "3"))
@@ -172,6 +178,7 @@ def test_changed_weights_can_be_done_without(own: Workspace) -> None:
     refused(own, "verify", DATASET, "2", code=0)
 
 
+@pytest.mark.slow
 def test_a_tombstone_that_was_changed_can_be_deleted(own: Workspace) -> None:
     client = open_store(own)
     client.set_registered_model_tag(NAME, "puma.erased.9", "{")
@@ -188,6 +195,7 @@ def test_a_tombstone_that_was_changed_can_be_deleted(own: Workspace) -> None:
         refused(own, command, DATASET, *([] if command == "versions" else ["2"]), code=0)
 
 
+@pytest.mark.slow
 def test_force_promotes_as_the_message_says(own: Workspace) -> None:
     open_store(own).set_model_version_tag(NAME, "3", "puma.verdict", "utility_lost")
     text = refused(own, "promote", DATASET, "3", code=1).stderr
@@ -200,6 +208,7 @@ def test_force_promotes_as_the_message_says(own: Workspace) -> None:
 # --- verify ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moved", ["by hand", "away", "to what conditions forbid to leave", "not yet"]
 )
@@ -222,6 +231,7 @@ def test_a_champion_out_of_place_can_be_put_back(own: Workspace, moved: str) -> 
     assert "alias champion: it serves" in refused(own, "verify", DATASET, str(due), code=0).stdout
 
 
+@pytest.mark.slow
 def test_a_clock_that_steps_back_does_not_change_who_is_to_serve(own: Workspace) -> None:
     refused(own, "promote", DATASET, "2", code=0)
     open_store(own).set_model_version_tag(
@@ -235,6 +245,7 @@ def test_a_clock_that_steps_back_does_not_change_who_is_to_serve(own: Workspace)
 # --- erase ---
 
 
+@pytest.mark.slow
 def test_a_champion_is_erased_after_the_promotion_that_the_refusal_names(own: Workspace) -> None:
     (command,) = named(refused(own, "erase", DATASET, "1").stderr)
     assert command[-1] == "VERSION"
@@ -242,6 +253,7 @@ def test_a_champion_is_erased_after_the_promotion_that_the_refusal_names(own: Wo
     refused(own, "erase", DATASET, "1", code=0)
 
 
+@pytest.mark.slow
 def test_what_only_mlflow_can_delete_leads_to_its_pages(
     own: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +298,7 @@ def test_a_database_of_an_older_mlflow_is_upgraded_by_the_named_command_alone(
         refused(own, *arguments, code=0)
 
 
+@pytest.mark.slow
 def test_the_command_that_restores_a_deleted_experiment_works(
     own: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

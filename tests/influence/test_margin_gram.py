@@ -22,6 +22,7 @@ def test_layer_by_layer_it_is_the_gram_matrix_of_the_gradients(name):
     )
 
 
+@pytest.mark.slow
 def test_other_layers_are_estimated_by_random_directions():
     model = nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     examples = random_examples(9, 3)

@@ -193,6 +193,7 @@ def test_what_no_audit_could_show_is_said_wherever_somebody_looks(servable: Work
 # --- what is refused ---
 
 
+@pytest.mark.slow
 def test_what_was_edited_in_the_store_is_refused(servable: Workspace) -> None:
     client = open_store(servable)
     replace_weights(servable, 3, other=2)

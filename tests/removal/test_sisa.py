@@ -229,6 +229,7 @@ def test_fit_leaves_the_model_alone_and_says_what_it_did(dataset):
     assert trained.history.steps == SHARDS * EPOCHS * sum(-(-rows // 8) for rows in visits)
 
 
+@pytest.mark.slow
 def test_temporary_records_live_as_long_as_the_model(dataset, tmp_path):
     trained = method().fit(start(), dataset, progress=False)
     folder = trained.records

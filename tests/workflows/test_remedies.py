@@ -78,7 +78,10 @@ def test_each_refusal_of_remove_is_lifted_by_what_it_names(own: Workspace) -> No
         ),
         (f"{key} is not here.* restore it", lambda: away.rename(key)),
         ("epochs is 41.* put it back", lambda: params.write_text(text)),
-        ("other weights.* restore mlruns/ from a backup", lambda: archive.write_bytes(weights)),
+        (
+            "other weights.* restore mlruns/ and mlflow.db from a backup",
+            lambda: archive.write_bytes(weights),
+        ),
     ]
     for message, remedy in remedies:
         assert re.search(message, found := refusal(own, command + options)), found
