@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -233,7 +233,7 @@ def per_point(flat: FlatModel, examples: Examples, rows: Tensor, solver: Solver)
 
 
 def _per_point_rows(model: nn.Module, examples: Examples, limits: Limits) -> list[Row]:
-    doubled = Examples(examples.features.double(), examples.labels, examples.subject_ids)
+    doubled = replace(examples, features=examples.features.double())
     exact = FlatModel(copy.deepcopy(model).double())
     tight = ConjugateGradients(tolerance=SelfInfluence().tolerance)
     rows = [{"method": "self_influence_per_point", **_sampled(exact, doubled, tight, limits)}]

@@ -106,6 +106,7 @@ class DataSettings(Strict):
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_named_plainly)]
 ColumnType = Literal["numeric", "categorical", "boolean", "date"]
+TaskName = Literal["classification", "binary", "regression"]
 
 
 class SourceSettings(Strict):
@@ -116,10 +117,11 @@ class SourceSettings(Strict):
     Attributes:
         path: Of the CSV or Parquet file; or the file or folder that ``source`` is called with.
         source: "package.module:function"; see :mod:`puma.data.own_function`.
-        target: The column with the class.
+        target: The column with the class; of a regression, with the number.
         subject: The column with the id of the row's owner; None: every row is its own.
         split: The column that says train or test; None: a seeded split by person.
-        task: What is learnt.
+        task: What is learnt: classes, one output each; binary, two classes by one logit; or
+            regression, a number. See docs/your-data.md.
         drop: Columns that are not read.
         types: Of columns, where what is inferred is wrong.
         missing: impute fills numbers with the training median, with a feature that says where,
@@ -134,7 +136,7 @@ class SourceSettings(Strict):
     target: Text | None = None
     subject: Text | None = None
     split: Text | None = None
-    task: Literal["classification", "regression"] = "classification"
+    task: TaskName = "classification"
     drop: tuple[Text, ...] = ()
     types: dict[Text, ColumnType] = {}
     missing: Literal["impute", "refuse", "drop_rows"] = "impute"
@@ -143,9 +145,9 @@ class SourceSettings(Strict):
 
     @model_validator(mode="after")
     def _is_classification(self) -> SourceSettings:
-        if self.task == "regression":
+        if self.task != "classification":
             raise ValueError(
-                "task: regression is not supported yet; PUMA removes rows from classifiers: make "
+                f"task: {self.task} is not supported yet; PUMA removes rows from classifiers: make "
                 "the target a class, such as high and low, and set task: classification"
             )
         return self

@@ -263,7 +263,10 @@ TABLE = {"path": "churn.csv", "target": "churned"}
         ({"path": "churn.csv"}, "a table needs path and target; other data need source"),
         ({"target": "churned"}, "a table needs path and target"),
         ({**TABLE, "task": "regression"}, "task: regression is not supported yet"),
-        ({**TABLE, "task": "ranking"}, "Input should be 'classification' or 'regression'"),
+        (
+            {**TABLE, "task": "ranking"},
+            "Input should be 'classification', 'binary' or 'regression'",
+        ),
         ({**TABLE, "types": {"age": "number"}}, "Input should be 'numeric', 'categorical'"),
         ({**TABLE, "missing": "guess"}, "Input should be 'impute', 'refuse' or 'drop_rows'"),
         ({**TABLE, "subject": "churned"}, "'churned': a column is named once"),

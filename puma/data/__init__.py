@@ -11,10 +11,12 @@ from pathlib import Path
 
 from puma.data.base import Dataset, Examples
 from puma.data.breast_cancer import breast_cancer
+from puma.data.diabetes import diabetes
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
 from puma.data.own_source import load_source, source_digest
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
+from puma.data.task import Task
 from puma.errors import DataError, require_path, require_type
 from puma.settings import SourceSettings
 
@@ -30,6 +32,7 @@ def _drawn(source: Callable[..., Dataset]) -> Source:
 # row of this table.
 DATASETS: dict[str, Source] = {
     "breast_cancer": _drawn(breast_cancer),
+    "diabetes": _drawn(diabetes),
     "digits": _drawn(digits),
     "german_credit": _drawn(german_credit),
     "mnist": lambda _seed, _test, folder, download: mnist(folder=folder, download=download),
@@ -100,6 +103,7 @@ __all__ = [
     "DATASETS",
     "Dataset",
     "Examples",
+    "Task",
     "digits",
     "load_dataset",
     "mnist",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from puma.data.subject_ids import subject_array
+from puma.data.task import CLASSIFICATION, Task
 from puma.errors import DataError, require_path, require_type
 from puma.project.files import PRIVATE, framed, written
 
@@ -25,8 +27,9 @@ class Examples:
 
     Attributes:
         features: (n, ...) float32 or float64, cut off from any graph.
-        labels: (n,) int64 classes.
+        labels: (n,) int64 classes; of a regression, numbers of the features' dtype.
         subject_ids: (n,) strings; one subject may own several rows.
+        task: What the labels are.
 
     Raises:
         DataError: Lengths differ, features or labels are not such numbers, or an id is not to be
@@ -36,14 +39,11 @@ class Examples:
     features: Tensor
     labels: Tensor
     subject_ids: np.ndarray
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         _refuse_other_tensors(self.features, self.labels)
-        if self.labels.ndim != 1 or self.labels.dtype not in (torch.int64, torch.int32):
-            raise DataError(
-                f"labels must be one integer class number per example, got shape "
-                f"{tuple(self.labels.shape)} of {self.labels.dtype}"
-            )
+        labels = self.task.checked(self.labels, self.features.dtype)
         if self.features.ndim == 0:
             raise DataError("features must have a row per example, got a single number")
         if self.features.layout != torch.strided or self.features.is_meta:
@@ -64,21 +64,30 @@ class Examples:
             )
         if not torch.isfinite(self.features).all():
             raise DataError("features hold NaN or infinity; impute them before building Examples")
-        if len(self.labels) and int(self.labels.min()) < 0:
-            raise DataError(f"labels must be >= 0, got {int(self.labels.min())}")
         object.__setattr__(self, "features", self.features.detach())
-        object.__setattr__(self, "labels", self.labels.to(torch.int64))
+        object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "subject_ids", subject_array(self.subject_ids))
 
     @classmethod
     def of(
-        cls, features: Tensor, labels: Tensor, subject_ids: Sequence[str] | np.ndarray | None = None
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        subject_ids: Sequence[str] | np.ndarray | None = None,
+        *,
+        task: Task = CLASSIFICATION,
     ) -> Examples:
         """Make examples from tensors; without ids, row i is its own subject, str(i)."""
         if subject_ids is None:
             _refuse_other_tensors(features, labels)
             subject_ids = np.arange(labels.numel()).astype(np.str_)
-        return cls(features, labels, subject_array(subject_ids))
+        return cls(features, labels, subject_array(subject_ids), task)
+
+    def of_task(self, task: Task) -> Examples:
+        """Return the same rows, whose labels ``task`` describes: one of the same name."""
+        other = copy.copy(self)
+        object.__setattr__(other, "task", task)
+        return other
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -95,7 +104,10 @@ class Examples:
         """
         chosen = self._indices(rows)
         return Examples(
-            self.features[chosen], self.labels[chosen], self.subject_ids[chosen.cpu().numpy()]
+            self.features[chosen],
+            self.labels[chosen],
+            self.subject_ids[chosen.cpu().numpy()],
+            self.task,
         )
 
     def without(self, rows: Tensor) -> Examples:
@@ -184,9 +196,9 @@ class Dataset:
 
     Attributes:
         name: Of the dataset.
-        train: The rows to train on.
+        train: The rows to train on. Their task, and the classes below, are that of both splits.
         test: The rows to test on.
-        classes: Their names, in the order of their numbers.
+        classes: Their names, in the order of their numbers; none for a regression.
         source: SHA-256 of what the user's own rows were read from; empty for rows of PUMA's.
         columns: What became of each column of the user's own table; not stored by :meth:`save`.
 
@@ -216,6 +228,13 @@ class Dataset:
             require_type(examples, Examples, f"the {part} split", DataError, remedy)
             if len(examples) == 0:
                 raise DataError(f"dataset {self.name!r}: the {part} split is empty")
+            if examples.task.name != self.train.task.name:
+                raise DataError(
+                    f"dataset {self.name!r}: the training split is of a {self.train.task.name} "
+                    f"and the {part} split of a {examples.task.name}; make both of one task"
+                )
+            if examples.task.is_regression:
+                continue
             top = int(examples.labels.max())
             if top >= len(self.classes):
                 raise DataError(
@@ -228,6 +247,14 @@ class Dataset:
                 f"{tuple(self.train.features.shape[1:])} and "
                 f"{tuple(self.test.features.shape[1:])}"
             )
+        task = replace(self.train.task, classes=names)
+        for part in ("train", "test"):
+            object.__setattr__(self, part, getattr(self, part).of_task(task))
+
+    @property
+    def task(self) -> Task:
+        """What is learnt."""
+        return self.train.task
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, train={self.train!r}, test={self.test!r})"
@@ -240,6 +267,7 @@ class Dataset:
             torch.cat([part.features for part in parts]),
             torch.cat([part.labels for part in parts]),
             np.concatenate([part.subject_ids for part in parts]),
+            self.task,
         )
 
     @property
@@ -262,6 +290,9 @@ class Dataset:
             arrays[f"{part}_features"] = examples.features.numpy()
             arrays[f"{part}_labels"] = examples.labels.numpy()
             arrays[f"{part}_subject_ids"] = examples.subject_ids
+        if self.task.name != CLASSIFICATION.name:
+            arrays["task"] = np.asarray(self.task.name)
+            arrays["target"] = np.asarray([self.task.centre, self.task.scale])
         return arrays
 
     def save(self, path: Path) -> None:
@@ -288,11 +319,16 @@ class Dataset:
         require_path(path, DataError)
         try:
             with np.load(path, allow_pickle=False) as stored:
+                task = CLASSIFICATION
+                if "task" in stored:
+                    centre, scale = stored["target"].tolist()
+                    task = Task(str(stored["task"]), centre=centre, scale=scale)  # type: ignore[arg-type]
                 parts = {
                     part: Examples(
                         torch.from_numpy(stored[f"{part}_features"]),
                         torch.from_numpy(stored[f"{part}_labels"]),
                         stored[f"{part}_subject_ids"],
+                        task,
                     )
                     for part in ("train", "test")
                 }

@@ -1,4 +1,4 @@
-"""The user's own rows: classes by number, and a training and a test split by person."""
+"""The user's own rows: labels as numbers, and a training and a test split by person."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from puma.data.splitting import split_rows
+from puma.data.task import REGRESSION, Task
 from puma.errors import DataError
+from puma.settings import TaskName
 
 TRAIN, TEST = "train", "test"
 MANY, FEW_ROWS = 50, 10  # more whole numbers than that, in so few rows each, are measurements
@@ -16,16 +19,18 @@ MANY, FEW_ROWS = 50, 10  # more whole numbers than that, in so few rows each, ar
 
 @dataclass(frozen=True)
 class LabelledSplit:
-    """Which class each row has, and on which side it is.
+    """Which label each row has, and on which side it is.
 
     Attributes:
-        classes: Their names: numbers by size, others by the alphabet.
-        labels: (n,) int64 numbers of classes.
+        task: What the labels are. Classes that are numbers are in order of size, others by the
+            alphabet.
+        labels: (n,) int64 numbers of classes; of a regression float64, standardised by the mean
+            and the deviation of the training rows.
         train: (t,) ascending numbers of the rows to train on.
         test: (n - t,) ascending numbers of the others.
     """
 
-    classes: tuple[str, ...]
+    task: Task
     labels: np.ndarray
     train: np.ndarray
     test: np.ndarray
@@ -39,28 +44,39 @@ def split_labelled(
     *,
     seed: int,
     test_fraction: float,
+    task: TaskName = "classification",
 ) -> LabelledSplit:
     """Number the classes, and split the rows so that each person's are on one side.
 
     A given ``split`` stands as it is. Otherwise a share of the people is drawn, stratified by
-    the rarest class of each.
+    the rarest class of each; for a regression, by the quarters of the target.
 
     Args:
         name: Of the dataset.
-        labels: (n,) names of classes.
+        labels: (n,) names of classes; of a regression, numbers.
         subject_ids: (n,) who owns each row.
         split: (n,) train or test; None: to be drawn.
         seed: Of the split that is drawn.
         test_fraction: Share of the people to hold out.
+        task: What is learnt.
 
     Raises:
-        DataError: The labels are no classes, a class is too small, or there is no such split.
-            The message has counts alone: the target may be a column of ids by mistake.
+        DataError: The labels do not suit the task, a class is too small, or there is no such
+            split. The message has counts alone: the target may be a column of ids by mistake.
     """
     import pandas as pd
 
     people, _ = pd.factorize(np.asarray(subject_ids, dtype=object))
+    if task == "regression":
+        return _split_numbers(
+            name, np.asarray(labels), people, split, seed=seed, test_fraction=test_fraction
+        )
     classes, numbers = _numbered(name, labels)
+    if task == "binary" and len(classes) != 2:
+        raise DataError(
+            f"dataset {name!r}: task: binary needs a target of two values, and this one has "
+            f"{len(classes)}; set task: classification, or name another target"
+        )
     owners = pd.DataFrame({"label": numbers, "person": people}).drop_duplicates()
     alone = int((np.bincount(owners["label"], minlength=len(classes)) < 2).sum())
     if alone:
@@ -86,7 +102,47 @@ def split_labelled(
                 f"dataset {name!r}: {absent} of {len(classes)} classes have no row in the {side} "
                 f"split; {remedy}"
             )
-    return LabelledSplit(classes, numbers, np.flatnonzero(train), np.flatnonzero(~train))
+    return LabelledSplit(
+        Task(task, classes), numbers, np.flatnonzero(train), np.flatnonzero(~train)
+    )
+
+
+def _split_numbers(
+    name: str,
+    values: np.ndarray,
+    people: np.ndarray,
+    split: Sequence[str] | np.ndarray | None,
+    *,
+    seed: int,
+    test_fraction: float,
+) -> LabelledSplit:
+    """Split the rows of a regression, whose labels are standardised by the training rows."""
+    broken = int((~np.isfinite(values)).sum())
+    if broken:
+        raise DataError(
+            f"dataset {name!r}: the target is missing or infinite in {broken} of {len(values)} "
+            "rows; correct it, or delete these rows"
+        )
+    strata = REGRESSION.strata(torch.from_numpy(values.astype(np.float64))).numpy()
+    if split is None:
+        # Quarters that equal values leave empty are none to draw from.
+        quarters = np.unique(strata, return_inverse=True)[1]
+        train = _by_person(name, quarters, people, seed=seed, test_fraction=test_fraction)
+    else:
+        train = _as_stated(name, split)
+    known = values[train].astype(np.float64)
+    centre, scale = float(known.mean()), float(known.std())
+    if not scale > 0:
+        raise DataError(
+            f"dataset {name!r}: the target has one value in all {len(known)} training rows; a "
+            "regression needs different ones: name another target"
+        )
+    return LabelledSplit(
+        Task("regression", centre=centre, scale=scale),
+        (values - centre) / scale,
+        np.flatnonzero(train),
+        np.flatnonzero(~train),
+    )
 
 
 def _numbered(name: str, labels: Sequence[str] | np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
@@ -105,8 +161,8 @@ def _numbered(name: str, labels: Sequence[str] | np.ndarray) -> tuple[tuple[str,
     if fractions or (numeric and len(names) > MANY and len(codes) < FEW_ROWS * len(names)):
         raise DataError(
             f"dataset {name!r}: the target looks continuous: {len(names)} different numbers in "
-            f"{len(codes)} rows, {fractions} of them with fractions; name a column of classes, or "
-            "make classes of the numbers, such as low and high"
+            f"{len(codes)} rows, {fractions} of them with fractions; set task: regression, name a "
+            "column of classes, or make classes of the numbers, such as low and high"
         )
     if len(names) > len(codes) / 2:
         raise DataError(

@@ -5,7 +5,8 @@ the ``path`` that stands beside it, as a pathlib.Path, or without an argument wh
 It returns three things, or four:
 
 - features: (n, ...) numbers, an array or a tensor, ready for the model: nothing scales them;
-- labels: n classes, whole numbers or texts;
+- labels: n classes, whole numbers or texts; of a regression n numbers, which are standardised by
+  the training rows;
 - subject ids: n texts, who owns each row;
 - split: n times "train" or "test". Without it, a seeded split by person is drawn.
 """
@@ -24,6 +25,7 @@ from puma.data.labelled_split import split_labelled
 from puma.data.subject_ids import refuse_lookalikes, subject_array
 from puma.errors import DataError
 from puma.project.user_code import importable_from, imported
+from puma.settings import TaskName
 
 EXACT = 2**24  # float32 holds every whole number up to here
 
@@ -35,6 +37,7 @@ def own_function(
     *,
     folder: Path,
     digest: str,
+    task: TaskName,
     seed: int,
     test_fraction: float,
 ) -> Dataset:
@@ -48,6 +51,7 @@ def own_function(
         path: What it is called with, if anything.
         folder: Where its module is looked for first.
         digest: Of the source.
+        task: What is learnt.
         seed: Of the split, where the function returns none.
         test_fraction: Share of the people to hold out.
 
@@ -80,12 +84,14 @@ def own_function(
         raise DataError(f"source {function!r} returned no rows")
     ids = subject_array(returned[2])
     refuse_lookalikes(ids.tolist())
-    labels = _labels(function, returned[1])
+    labels = (_numbers if task == "regression" else _labels)(function, returned[1])
     split = [str(side) for side in returned[3]] if len(returned) == 4 else None
-    found = split_labelled(name, labels, ids, split, seed=seed, test_fraction=test_fraction)
-    whole = Examples(features, torch.from_numpy(found.labels), ids)
+    found = split_labelled(
+        name, labels, ids, split, task=task, seed=seed, test_fraction=test_fraction
+    )
+    whole = Examples(features, torch.from_numpy(found.labels), ids, found.task)
     train, test = (whole.subset(torch.from_numpy(rows)) for rows in (found.train, found.test))
-    return Dataset(name, train, test, found.classes, source=digest)
+    return Dataset(name, train, test, found.task.classes, source=digest)
 
 
 def _features(function: str, given: Any) -> torch.Tensor:
@@ -124,3 +130,14 @@ def _labels(function: str, given: Sequence[Any] | np.ndarray | torch.Tensor) -> 
             "numbers or texts, one per row"
         )
     return [str(each) for each in labels]
+
+
+def _numbers(function: str, given: Sequence[Any] | np.ndarray | torch.Tensor) -> np.ndarray:
+    """(n,) float64 labels of a regression."""
+    labels = given.numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if labels.ndim != 1 or labels.dtype.kind not in "iuf":
+        raise DataError(
+            f"source {function!r} returned labels of shape {labels.shape} of {labels.dtype}; a "
+            "regression needs one number per row"
+        )
+    return labels.astype(np.float64)

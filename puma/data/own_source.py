@@ -39,6 +39,7 @@ def load_source(
             path,
             folder=folder,
             digest=digest,
+            task=source.task,
             seed=seed,
             test_fraction=test_fraction,
         )

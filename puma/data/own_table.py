@@ -61,7 +61,11 @@ def own_table(
         if column is not None:
             texts[role] = _texts(path, column, table[column], source)
             _refuse_missing(path, role, column, texts[role])
-            columns.append(Column(column, role, 0, len({*texts[role].tolist()}), policy))
+            distinct = len({*texts[role].tolist()})
+            if role == "target" and source.task == "regression":
+                texts[role] = _cells(path, column, "numeric", table[column], source)
+                policy = "the number, standardised"
+            columns.append(Column(column, role, 0, distinct, policy))
     named = {each.column for each in columns}
     features: dict[str, Any] = {}
     kinds: dict[str, ColumnType] = {}
@@ -90,7 +94,9 @@ def own_table(
             )
         frame, labels, ids = frame[whole], labels[whole], ids[whole]
         split = None if split is None else split[whole]
-    found = split_labelled(name, labels, ids, split, seed=seed, test_fraction=test_fraction)
+    found = split_labelled(
+        name, labels, ids, split, task=source.task, seed=seed, test_fraction=test_fraction
+    )
     train, test = encode(
         frame,
         found.labels,
@@ -100,8 +106,9 @@ def own_table(
         categorical=[column for column, kind in kinds.items() if kind == "categorical"],
         say_missing=True,
         most_categories=MOST_CATEGORIES,
+        task=found.task,
     )
-    return Dataset(name, train, test, found.classes, source=digest, columns=tuple(columns))
+    return Dataset(name, train, test, found.task.classes, source=digest, columns=tuple(columns))
 
 
 def _texts(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettings) -> np.ndarray:

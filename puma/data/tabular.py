@@ -12,6 +12,7 @@ import torch
 from puma.data.base import Dataset, Examples
 from puma.data.splitting import split_rows
 from puma.data.subject_ids import subject_array
+from puma.data.task import CLASSIFICATION, Task
 from puma.errors import DataError
 
 if TYPE_CHECKING:
@@ -84,12 +85,13 @@ def encode(
     categorical: Sequence[str],
     say_missing: bool = False,
     most_categories: int | None = None,
+    task: Task = CLASSIFICATION,
 ) -> tuple[Examples, Examples]:
     """Make the examples of the two sides of ``split``, encoded as the first of them says.
 
     Args:
         table: (n rows) numbers or NaN in numeric columns, anything in categorical ones.
-        labels: (n,) class numbers.
+        labels: (n,) class numbers; of a regression, numbers.
         subject_ids: (n,) who owns each row.
         split: The numbers of the training rows and of the test rows.
         numeric: Columns to impute by the training median and to standardise.
@@ -99,6 +101,7 @@ def encode(
             that says where.
         most_categories: Features of one categorical column, the last of which is for all rarer
             categories; None: all.
+        task: What the labels are.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -129,7 +132,7 @@ def encode(
         features = torch.empty(len(rows), width, dtype=torch.float32)
         for block, part in zip(blocks, features.split(BLOCK), strict=True):
             part.copy_(torch.as_tensor(np.asarray(transform.transform(table.iloc[block]))))
-        return Examples(features, torch.from_numpy(labels[rows]), subject_ids[rows])
+        return Examples(features, torch.from_numpy(labels[rows]), subject_ids[rows], task)
 
     return side(split[0]), side(split[1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -44,4 +46,4 @@ def flip_labels(
     mask[rows] = True
     wrong = labels.clone()
     wrong[rows] = (labels[rows] + shift) % n_classes
-    return Examples(examples.features, wrong, examples.subject_ids), mask
+    return replace(examples, labels=wrong), mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -79,7 +79,7 @@ class SelfInfluence:
         """
         flat = FlatModel(copy.deepcopy(model).double())
         examples = dataset.train
-        examples = Examples(examples.features.double(), examples.labels, examples.subject_ids)
+        examples = replace(examples, features=examples.features.double())
         with tqdm(
             total=len(examples), desc=self.name, unit="row", disable=not progress, mininterval=2
         ) as bar:

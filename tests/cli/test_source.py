@@ -66,7 +66,11 @@ def test_an_absent_file_is_refused_and_nothing_is_written(workspace: Workspace) 
 @pytest.mark.parametrize(
     ("changed", "dataset", "message"),
     [
-        ({"sources": {}}, "churn", "unknown dataset 'churn'; choose one of breast_cancer, digits"),
+        (
+            {"sources": {}},
+            "churn",
+            "unknown dataset 'churn'; choose one of breast_cancer, diabetes, digits",
+        ),
         ({"sources": {"german_credit": TABLE}}, "german_credit", "a dataset that comes with PUMA"),
     ],
 )

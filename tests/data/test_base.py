@@ -294,9 +294,12 @@ def test_every_dataset_is_split_by_its_seed_and_standardised(name: str) -> None:
     assert first.name == name
     assert first.digest == again.digest != other.digest
     rows = len(first.train) + len(first.test)
-    assert len(first.test) == pytest.approx(0.25 * rows, abs=len(first.classes))
+    assert len(first.test) == pytest.approx(0.25 * rows, abs=max(1, len(first.classes)))
     for part in (first.train, first.test):
-        assert part.labels.unique().tolist() == list(range(len(first.classes)))
+        if first.task.is_regression:
+            assert float(part.labels.double().std()) == pytest.approx(1, rel=0.25)
+        else:
+            assert part.labels.unique().tolist() == list(range(len(first.classes)))
         assert part.features.dtype == torch.float32
         assert float(part.features.abs().mean()) < 3  # scaled: of order 1
 

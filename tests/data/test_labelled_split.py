@@ -31,7 +31,7 @@ def test_nobody_is_on_both_sides_and_every_class_is(seed: int) -> None:
     sides = [{owners[row] for row in rows} for rows in (found.train, found.test)]
     assert not sides[0] & sides[1]
     assert len(sides[1]) == 50
-    assert [found.classes[number] for number in found.labels] == labels
+    assert [found.task.classes[number] for number in found.labels] == labels
     rare = [
         {owners[row] for row in rows if labels[row] == "rare"} for rows in (found.train, found.test)
     ]
@@ -53,7 +53,7 @@ def test_numbers_are_classes_in_their_order() -> None:
     labels = ["10", "9", "-1", "9", "10", "-1"] * 4
     owners = [f"p{row}" for row in range(24)]
     found = split_labelled("own", labels, owners, None, seed=0, test_fraction=0.25)
-    assert found.classes == ("-1", "9", "10")
+    assert found.task.classes == ("-1", "9", "10")
     assert found.labels[:3].tolist() == [2, 1, 0]
 
 
