@@ -201,7 +201,7 @@ def test_reprs_name_no_owner_and_no_value(name: str) -> None:
 def test_an_unknown_dataset_names_its_choices() -> None:
     with pytest.raises(
         DataError,
-        match="unknown dataset 'imagenet'; choose one of breast_cancer, diabetes, digits, german_credit, "
-        "mnist, radial, rectangular, spiral, two_moons",
+        match="unknown dataset 'imagenet'; choose one of breast_cancer, diabetes, digits, "
+        "german_credit, mnist, radial, rectangular, spiral, two_moons",
     ):
         load_dataset("imagenet")
