@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import puma
 from benchmarks.fuzz_case import REFUSED, Case, text
 from benchmarks.fuzz_params import settings_of, values_of
 from benchmarks.fuzz_requests import BOTH, TEST, TRAIN, tiny_dataset
-from puma.audit import roc, tpr_at_fpr
+from puma.audit import roc, tpr_at_fpr, train_pool
 from puma.audit.metrics import auc_interval
 from puma.calibration import fit_temperature, hard_ece, reliability
 from puma.data import DATASETS, Dataset, Examples, load_dataset
@@ -43,7 +44,15 @@ from puma.project.workspace import Workspace
 from puma.removal import METHODS
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.demonstration import mark
-from puma.settings import MarkingSettings, ModelSettings, SourceSettings, TrainingSettings
+from puma.settings import (
+    AuditSettings,
+    MarkingSettings,
+    ModelSettings,
+    PoolSettings,
+    Settings,
+    SourceSettings,
+    TrainingSettings,
+)
 
 Call = Any  # mypy infers no type of a lambda with defaults
 DONE = "done"
@@ -52,6 +61,12 @@ NEGATIVE = (-1,)
 NOT_POSITIVE = (0, -1, math.nan, math.inf)
 QUICK = TrainingSettings(epochs=2)
 SMALL = ModelSettings(hidden=(4,))
+POOLED = Settings(
+    model=SMALL,
+    training=QUICK,
+    pool=PoolSettings(models=16, everybody=3),
+    audit=AuditSettings(jobs=1),
+)
 # For a tiny dataset: the Hessian of two epochs is not positive definite.
 OWN: dict[str, dict[str, Any]] = {
     "sisa": {"shards": 2, "slices": 2},
@@ -548,6 +563,12 @@ def _methods(calls: _Calls) -> None:
             lambda value, method=method: method.fit(model, value, progress=False),
         )
         trained = method.fit(model, data, progress=False)
+        if method.uses_pool:
+            calls.bad(
+                f"{name}.remove(trained without a pool",
+                lambda m=method, t=trained: m.remove(t, chosen, progress=False),
+            )
+            trained = replace(trained, pool=train_pool(data, POOLED, progress=False))
         calls.good(
             f"{name}.remove",
             lambda m=method, t=trained: m.remove(t, chosen, progress=False).n_removed,

@@ -110,7 +110,7 @@ def _integers(limits: tuple[Any, ...]) -> Values:
     between = [least + 1] if step > 1 else []
     bad = [least - 1, *between, -(10**9), least + 0.5, None, BEYOND_64_BITS, HUGE]
     if high is not None:
-        most = int(high) - high_out
+        most = (int(high) - high_out) // step * step
         good.append(most)
         bad.append(most + 1)
     return Values(tuple(good), (*bad, *NOT_NUMBERS))

@@ -80,10 +80,17 @@ def test_a_version_loads_and_verifies(previous: Registry, number: int) -> None:
     assert {each.field: each.state for each in verified.findings if each.state != "holds"} == {}
 
 
+def retrain_for_evidence(workspace: Workspace) -> None:
+    params = workspace.root / "params.yaml"
+    text = params.read_text().replace("audit: {", "audit: {evidence: retrain, ")
+    params.write_text(f"{text}puma: {{reference_models: 1}}\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_removal_from_an_old_version(tmp_path: Path, number: int) -> None:
     workspace = unpack(tmp_path)
+    retrain_for_evidence(workspace)  # commit 09decc0 trained no pool
     request = tmp_path / "request.csv"
     request.write_text("subject_id\nzz-train-30\nzz-train-31\n")
     remove_request(workspace, DATASET, number, request, progress=False)

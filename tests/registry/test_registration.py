@@ -147,7 +147,8 @@ def test_an_audit_that_found_something_else_is_the_one_shown(
     version = client.get_model_version("puma-toy", "3")
     assert version.tags["puma.verdict"] == found["verdict"]
     assert version.tags["puma.verdict_reason"] == found["reason"]
-    assert f"Audit: **{found['verdict']}**: {found['reason']}." in version.description
+    shown = f"Audit, against retrained models: **{found['verdict']}**: {found['reason']}."
+    assert shown in version.description
     assert f"- attack_rate: {found['attack_rate']}" in version.description
     assert "version 1 of toy without 3 training rows" in version.description
     row = list_versions(client, DATASET)[2]
