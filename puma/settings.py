@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -50,6 +52,12 @@ def _named_plainly(name: str) -> str:
         raise ValueError(
             "expected a name of letters, digits, _, - and . that begins with no . or -"
         )
+    return name
+
+
+def _own_name(name: str) -> str:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", name):
+        raise ValueError('expected "package.module:function"')
     return name
 
 
@@ -197,10 +205,34 @@ class DeletionSettings(Strict):
     allow_class_removal: bool = False
 
 
+def _yaml_value(value: Any) -> Any:
+    """Text, number, truth value, null, or a list or mapping of these."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    if isinstance(value, list | tuple):
+        return [_yaml_value(each) for each in value]
+    if isinstance(value, dict):
+        return {_keyword(key): _yaml_value(each) for key, each in value.items()}
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError("expected texts, numbers, truth values, null, and lists or mappings of these")
+
+
+def _keyword(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueError("expected names as keys")
+    return key
+
+
+YamlValue = Annotated[Any, BeforeValidator(_yaml_value)]
+OWN_CODE = ":"  # "package.module:name" has it, and no name of ours
+
+
 class ModelSettings(Strict):
     """A name of :data:`puma.models.MODELS` or "package.module:Class", and the sizes.
 
-    ``hidden`` is read by mlp; ``blocks``, ``growth`` and ``bottleneck`` by densenet.
+    ``hidden`` is read by mlp; ``blocks``, ``growth`` and ``bottleneck`` by densenet; ``kwargs`` by
+    a class of the user's own, see :mod:`puma.models.custom`.
     """
 
     name: str = "mlp"
@@ -211,6 +243,18 @@ class ModelSettings(Strict):
     # Of an ensemble of such models, as SISA makes one; None is a single model.
     members: Count | None = None
     vote: Literal["mean", "majority"] = "mean"
+    # Not written where it is empty: the identities of versions that have none stay as they are.
+    kwargs: dict[str, YamlValue] = Field(default={}, exclude_if=operator.not_)
+
+    @model_validator(mode="after")
+    def _has_kwargs_of_its_own_alone(self) -> ModelSettings:
+        if self.kwargs and OWN_CODE not in self.name:
+            raise ValueError(
+                f"kwargs ({', '.join(self.kwargs)}) are for a class of your own, and the model "
+                f"{self.name!r} has its own settings; leave kwargs out, or name your own as "
+                '"package.module:Class"'
+            )
+        return self
 
 
 class TrainingSettings(Strict):
@@ -218,7 +262,8 @@ class TrainingSettings(Strict):
 
     ``learning_rate_schedule`` one_cycle rises from learning_rate/25 to ``learning_rate`` in the
     first 30 % of the steps, then falls to next to nothing (Smith and Topin, 2019). It suits image
-    models that get only a few epochs.
+    models that get only a few epochs. ``loop`` is "package.module:function", which trains in place
+    of all this: see :mod:`puma.models.own_loop`.
     """
 
     epochs: Count = 50
@@ -226,6 +271,9 @@ class TrainingSettings(Strict):
     learning_rate_schedule: Literal["constant", "one_cycle"] = "constant"
     batch_size: Count = 32
     weight_decay: NonNegative = 0.0
+    loop: Annotated[str, AfterValidator(_own_name)] | None = Field(
+        default=None, exclude_if=operator.not_
+    )
 
 
 class PumaSettings(Strict):

@@ -153,7 +153,8 @@ def train_pool(
     )
     nobody = np.zeros(0, dtype=np.int64)
     initial = build_model(settings.model, dataset, seed=seeds[POOL])
-    copies = COPIES if stackable(initial, dataset.train.features) else 1
+    stacks = stackable(initial, dataset.train.features, settings.training)
+    copies = COPIES if stacks else 1
     starts = starts_of(
         [build_model(settings.model, dataset, seed=seeds[POOL] + k) for k in range(copies)]
     )

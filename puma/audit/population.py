@@ -91,7 +91,9 @@ def train_models(
     seeds = [int(each) for each in np.random.SeedSequence(seed).generate_state(len(members))]
     kernels = [kernel_every > 0 and line % kernel_every == 0 for line in range(len(members))]
     plain = trainer.original == ORIGINAL
-    together = plain and stackable(build_model(model, dataset, seed=seed), dataset.train.features)
+    together = plain and stackable(
+        build_model(model, dataset, seed=seed), dataset.train.features, trainer.training
+    )
     size = LOCKSTEP if together else 1
     fit = _fit_together if together else _fit_one
     tasks = [

@@ -166,7 +166,10 @@ def train_shadow_attack(
     network = _train_classifier(
         Examples.of(torch.cat(features), is_member),
         shadow_settings.attack_hidden,
-        training_settings.model_copy(update={"epochs": shadow_settings.attack_epochs}),
+        # The attack's network is ours: a loop of the user's own trains models, not attacks.
+        training_settings.model_copy(
+            update={"epochs": shadow_settings.attack_epochs, "loop": None}
+        ),
         seed=attack_seed,
         show=progress,
     )

@@ -60,7 +60,7 @@ def own_function(
             raises is passed on.
     """
     with importable_from(folder):
-        load = imported(function, "source", "package.module:function", DataError)
+        load = imported(function, "source", "package.module:function", DataError, folder=folder)
         if not callable(load):
             raise DataError(
                 f"source {function!r} is of type {type(load).__name__}; name a function that "

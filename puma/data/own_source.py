@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from pathlib import Path
 
 from puma.data.base import Dataset
@@ -11,7 +10,7 @@ from puma.data.own_function import own_function
 from puma.data.own_table import own_table
 from puma.errors import DataError
 from puma.project.files import sha256
-from puma.project.user_code import importable_from
+from puma.project.user_code import code_digest
 from puma.settings import SourceSettings
 
 
@@ -58,7 +57,8 @@ def source_digest(source: SourceSettings, folder: Path) -> str:
     if path is not None:
         parts += _contents(path)
     if source.source is not None:
-        parts.append(_of_file(_module(source.source, folder)))
+        form = "package.module:function"
+        parts.append(code_digest(source.source, "source", form, DataError, folder=folder))
     return sha256(*parts)
 
 
@@ -86,22 +86,3 @@ def _of_file(path: Path) -> bytes:
         raise DataError(f"{path}: no such file; correct the path in params.yaml") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{str(path)!r}: cannot be read ({error})") from error
-
-
-def _module(function: str, folder: Path) -> Path:
-    """The file of the module of ``function``."""
-    module = function.partition(":")[0]
-    try:
-        with importable_from(folder):
-            found = importlib.util.find_spec(module)
-    except Exception as error:  # of a package, which is imported to look into it
-        found, reason = None, f" ({type(error).__name__}: {error})"
-    else:
-        reason = ""
-    if found is None or not found.has_location or found.origin is None:
-        raise DataError(
-            f"source {function!r}: there is no module {module!r}{reason}; write "
-            '"package.module:function", and put the module beside params.yaml, install it, or add '
-            "its folder to PYTHONPATH"
-        )
-    return Path(found.origin)

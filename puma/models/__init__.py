@@ -13,7 +13,7 @@ from torch import nn
 
 from puma.data.base import Dataset
 from puma.errors import ModelError, require_seed
-from puma.models.custom import custom_model
+from puma.models.custom import custom_model, require_contract
 from puma.models.ensemble import Ensemble
 from puma.models.fully_connected import fully_connected, mlp
 from puma.models.weights import load_weights, save_weights, state_digest, weights_digest
@@ -73,7 +73,7 @@ def new_model(
 
 def _builder(name: str) -> Builder:
     if ":" in name:
-        return lambda shape, classes, _: custom_model(name, shape, classes)
+        return lambda shape, classes, settings: custom_model(name, shape, classes, settings.kwargs)
     try:
         return MODELS[name]
     except KeyError:
@@ -84,8 +84,17 @@ def _builder(name: str) -> Builder:
 
 
 def build_model(settings: ModelSettings, dataset: Dataset, *, seed: int) -> nn.Module:
-    """Build a :func:`new_model` for the examples and classes of ``dataset``."""
-    return new_model(settings, dataset.train.features.shape[1:], len(dataset.classes), seed=seed)
+    """Build a :func:`new_model` for the examples and classes of ``dataset``.
+
+    Raises:
+        ModelError: As :func:`new_model`; or it is of the user's own, and does not map rows of
+            ``dataset`` to logits (see :func:`puma.models.custom.require_contract`).
+    """
+    features, classes = dataset.train.features, len(dataset.classes)
+    model = new_model(settings, features.shape[1:], classes, seed=seed)
+    if ":" in settings.name:
+        require_contract(settings.name, model, features, classes)
+    return model
 
 
 __all__ = [

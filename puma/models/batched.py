@@ -68,7 +68,7 @@ def train_many(
         plan_training(model, part, settings, seed=seed, steps=steps)
         for model, part, seed in zip(models, own, seeds, strict=True)
     ]
-    if not models or not stackable(models[0], own[0].features):
+    if not models or not stackable(models[0], own[0].features, settings):
         return [
             train(model, part, settings, seed=seed, steps=steps, label=label, progress=progress)
             for model, part, seed in zip(models, own, seeds, strict=True)
@@ -94,17 +94,21 @@ def train_many(
     return [found[place] for place in range(len(models))]
 
 
-def stackable(model: nn.Module, features: Tensor) -> bool:
+def stackable(model: nn.Module, features: Tensor, training: TrainingSettings) -> bool:
     """Whether copies of ``model`` may be trained as one stacked model.
 
     They may if its output for a row depends on its parameters and that row alone: no buffers or
     other tensors of its own, no batch statistics, nothing that it draws in training. And
-    ``torch.vmap`` must be able to run it, which is tried with two copies.
+    ``torch.vmap`` must be able to run it, which is tried with two copies. A training loop of the
+    user's own takes one model at a time.
 
     Args:
         model: It is not changed.
         features: (n, ...) some rows that it takes, at least one.
+        training: How it would be trained.
     """
+    if training.loop is not None:
+        return False
     if any(True for _ in model.buffers()) or any(
         isinstance(module, _BatchNorm)
         or any(isinstance(value, Tensor) for value in vars(module).values())

@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 from tqdm import tqdm
 
 from puma.data.base import Examples
-from puma.errors import DataError, ModelError
+from puma.errors import DataError, ModelError, SettingsError
+from puma.models.own_loop import train_by_loop
 from puma.models.predictions import outputs, require_dtype, require_logits
 from puma.settings import TrainingSettings
 
@@ -27,7 +28,8 @@ class History:
     """How a training went.
 
     Attributes:
-        loss: Mean cross-entropy (nats) over the batches of each epoch.
+        loss: Mean cross-entropy (nats) over the batches of each epoch; or what the user's own loop
+            returned, which may be nothing.
         steps: Optimiser steps in total.
     """
 
@@ -55,6 +57,9 @@ def train(
     the batch before it, in one step less per epoch. This depends on n, the batch size and the
     architecture alone, and every row is still seen once an epoch.
 
+    ``settings.loop``, a loop of the user's own, does all this in its own way instead: see
+    :mod:`puma.models.own_loop`.
+
     Args:
         model: Changed in place, and left in eval mode.
         examples: The rows to learn from.
@@ -72,7 +77,12 @@ def train(
             BatchNorm would get batches of one row.
         ModelError: The model has nothing to train, no output for a class, or was made in
             ``torch.inference_mode``; or the loss stops being finite.
+        SettingsError: The user's own loop was to take so many ``steps``, or to call ``on_step``.
     """
+    if settings.loop is not None:
+        _refuse_steps(settings.loop, steps, on_step)
+        _refuse_untrainable_on(model, examples)
+        return History(*train_by_loop(model, examples, settings, seed=seed))
     plan = plan_training(model, examples, settings, seed=seed, steps=steps)
     total = plan.total
     optimizer, scheduler = adam(model.parameters(), settings, total)
@@ -145,10 +155,7 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan what :func:`train` does with these arguments, and raise what it refuses."""
     n = len(examples)
-    if n == 0:
-        raise DataError("cannot train on 0 examples; nothing is left to learn from")
-    _refuse_untrainable(model)
-    require_dtype(model, examples.features)
+    _refuse_untrainable_on(model, examples)
     sizes = batch_sizes(model, n, settings.batch_size)
     total = settings.epochs * len(sizes) if steps is None else steps
     if total < 1:
@@ -176,6 +183,27 @@ def refuse_divergence(epoch: int, loss: float, finite: bool, settings: TrainingS
             f"training diverged in epoch {epoch} (loss {loss}); "
             f"lower training.learning_rate (now {settings.learning_rate})"
         )
+
+
+def _refuse_steps(loop: str, steps: int | None, on_step: OnStep | None) -> None:
+    if steps is not None:
+        raise SettingsError(
+            f"training.loop {loop!r} trains for epochs, not for {steps} steps; set "
+            "retrain.schedule to equal_epochs, or leave training.loop out"
+        )
+    if on_step is not None:
+        raise SettingsError(
+            f"training.loop {loop!r} does not say which rows each of its steps was made on, so "
+            "that nothing can record them; choose a method that needs no such records, such as "
+            "puma or sisa, or leave training.loop out"
+        )
+
+
+def _refuse_untrainable_on(model: nn.Module, examples: Examples) -> None:
+    if not len(examples):
+        raise DataError("cannot train on 0 examples; nothing is left to learn from")
+    _refuse_untrainable(model)
+    require_dtype(model, examples.features)
 
 
 def _refuse_untrainable(model: nn.Module) -> None:

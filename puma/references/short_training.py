@@ -43,6 +43,8 @@ def short_margins(
 ) -> Array:
     """Train shortly without each of the ``requests``, always from the same starts.
 
+    A loop of the user's own gets fewer epochs, and its other settings as they are.
+
     Args:
         dataset: The data.
         initial: The architecture; it is not changed.
@@ -56,20 +58,21 @@ def short_margins(
         (requests, m) their margins, in logits, the mean over the starts.
     """
     epochs = EPOCHS * training.epochs
-    short = training.model_copy(
-        update={
-            "epochs": max(1, round(epochs)),
+    short = training.model_copy(update={"epochs": max(1, round(epochs))})
+    if training.loop is None:
+        faster = {
             "batch_size": 2 * training.batch_size,
             "learning_rate": 4 * training.learning_rate,
         }
-    )
+        short = short.model_copy(update=faster)
+    whole = epochs >= 1 or training.loop is not None
     kept = [
         torch.from_numpy(np.setdiff1d(np.arange(len(dataset.train)), rows)) for rows in requests
     ]
     models = [_at(initial, start) for _ in requests for start in torch.from_numpy(starts)]
     own = [each for each in kept for _ in starts]
     # All at once; but a part of an epoch is another number of steps for each request.
-    together = len(models) if epochs >= 1 else len(starts)
+    together = len(models) if whole else len(starts)
     for first in range(0, len(models), together):
         chosen = slice(first, first + together)
         train_many(
@@ -78,7 +81,7 @@ def short_margins(
             own[chosen],
             short,
             seeds=list(range(len(starts))) * (together // len(starts)),
-            steps=None if epochs >= 1 else math.ceil(epochs * len(own[first]) / short.batch_size),
+            steps=None if whole else math.ceil(epochs * len(own[first]) / short.batch_size),
             label="short trainings",
             progress=progress,
         )

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from puma.data.base import Dataset
@@ -48,6 +49,15 @@ class Amnesiac(AmnesiacSettings, RemovalMethod):
 
     method = "amnesiac"
     original = original_of("amnesiac")
+
+    @model_validator(mode="after")
+    def _sees_every_step(self) -> Amnesiac:
+        if self.training.loop is not None:
+            raise ValueError(
+                f"it records the rows of every step, and training.loop {self.training.loop!r} does "
+                "not say them; choose puma, retrain or sisa, or leave training.loop out"
+            )
+        return self
 
     def _train(
         self, predictor: nn.Module, dataset: Dataset, records: Path | None, *, progress: bool

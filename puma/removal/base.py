@@ -23,12 +23,14 @@ from torch import nn
 from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
 from puma.models import predictions, weights_digest
+from puma.models.own_loop import loop_digest
 from puma.models.training import History, train
 from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings, problems_of
 
 Parameter = str | int | float
+LOOP_DIGEST = "loop_sha256"  # of the user's own training loop, among a model's parameters
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,6 +174,17 @@ class RemovalMethod(Strict, ABC):
         own = self.model_dump(exclude=set(RemovalMethod.model_fields))
         return {name: _yaml_scalar(value) for name, value in own.items()}
 
+    def training_code(self) -> dict[str, Parameter]:
+        """Return the digest of the user's own training loop, by the name that it is recorded by.
+
+        Empty where there is none.
+
+        Raises:
+            ModelError: There is no such loop.
+        """
+        digest = loop_digest(self.training)
+        return {} if digest is None else {LOOP_DIGEST: digest}
+
     def fit(
         self,
         model: nn.Module,
@@ -223,7 +236,7 @@ class RemovalMethod(Strict, ABC):
             time.perf_counter() - start,
             original=self.original,
             records=folder,
-            parameters=self._training_parameters(),
+            parameters={**self._training_parameters(), **self.training_code()},
         )
         if temporary and folder is not None:
             weakref.finalize(trained, shutil.rmtree, folder, ignore_errors=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from pydantic import model_validator
+
 from puma.models.training import batch_sizes, train
 from puma.removal.base import Patch, RemovalMethod, Trained
 from puma.requests.deletion_set import DeletionSet
@@ -17,10 +19,22 @@ class Retrain(RetrainSettings, RemovalMethod):
         schedule: "equal_epochs" as in the paper; fewer rows then mean fewer optimiser steps,
             which is why the paper's accuracy collapses at 80 % removal. "equal_steps" takes as
             many steps as the original training did, for a fair comparison.
+
+    Of a training loop of the user's own the steps are those that optimisers of PyTorch took.
     """
 
     method = "retrain"
     exact = True
+
+    @model_validator(mode="after")
+    def _counts_what_can_be_counted(self) -> Retrain:
+        if self.training.loop is not None and self.schedule != "equal_epochs":
+            raise ValueError(
+                f"schedule {self.schedule} counts optimiser steps, and training.loop "
+                f"{self.training.loop!r} trains for epochs; set retrain.schedule to equal_epochs, "
+                "or leave training.loop out"
+            )
+        return self
 
     @property
     def idempotent(self) -> bool:

@@ -8,9 +8,11 @@ from pydantic import ValidationError
 
 from puma.errors import AbsentError, ModelError, RegistryError, SettingsError
 from puma.lineage.records import ModelIdentity
+from puma.models.own_loop import loop_digest
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
 from puma.removal import METHODS, RemovalMethod, build_method
+from puma.removal.base import LOOP_DIGEST
 from puma.settings import ORIGINAL, Settings
 
 
@@ -109,10 +111,17 @@ def refuse_other_training(
     if number in erased:
         return  # how it was trained is erased, too
     original = registry.identity(present[number])
-    for name, value in settings.training.model_dump().items():
+    for name in type(settings.training).model_fields:
+        value = getattr(settings.training, name)
         if original.parameters.get(name) != value:
             raise SettingsError(
                 f"training.{name} is {value!r} in params.yaml, and version {number} was "
                 f"trained with {original.parameters.get(name)!r}; put it back, since the audit "
                 "trains models like it"
             )
+    if original.parameters.get(LOOP_DIGEST) != loop_digest(settings.training):
+        raise SettingsError(
+            f"the module of training.loop {settings.training.loop!r} is not the one by which "
+            f"version {number} was trained; put its code back, since the audit trains models like "
+            "it, or run `dvc repro` to train an original by the new one"
+        )

@@ -221,6 +221,7 @@ def _idempotency_key(
         "deletion": everybody.digest(project_key(workspace.key)),
         "method": remover.method,
         "settings": remover.model_dump(mode="json"),
+        **remover.training_code(),
     }
     return sha256(json.dumps(named, sort_keys=True).encode())
 

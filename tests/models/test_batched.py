@@ -116,7 +116,7 @@ def assert_trained_alike(
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_each_model_is_trained_as_if_alone(name: str) -> None:
-    assert stackable(fresh(PLAIN[name])[0], data().features)
+    assert stackable(fresh(PLAIN[name])[0], data().features, SETTINGS)
     assert_trained_alike(PLAIN[name], SETTINGS, 1e-9)
 
 
@@ -140,7 +140,7 @@ def test_what_does_not_stack_is_trained_alone(name: str) -> None:
     model = fresh(ALONE[name])[0]
     before = copy.deepcopy(model)
     state = torch.get_rng_state()
-    assert not stackable(model, data().features)
+    assert not stackable(model, data().features, SETTINGS)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(weights(model), weights(before))
     assert_trained_alike(ALONE[name], SETTINGS, 0.0)

@@ -173,6 +173,90 @@ def test_what_makes_no_module_is_refused(
         build_model(ModelSettings(name=f"shop.wrong:{name}"), dataset, seed=0)
 
 
+def test_kwargs_of_params_yaml_are_arguments_of_the_model(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        from torch import nn
+        def make(shape, classes, width, *, last=None, **more):
+            assert last == ["a", 1.5, True] and more == {"deep": {"a": None}}
+            return nn.Sequential(nn.Linear(shape[0], width), nn.Linear(width, classes))
+    """
+    own_models(tmp_path, monkeypatch, "nets", textwrap.dedent(code))
+    kwargs = {"width": 7, "last": ["a", 1.5, True], "deep": {"a": None}}
+    settings = ModelSettings(name="shop.nets:make", kwargs=kwargs)
+    made = build_model(settings, dataset, seed=0)
+    assert next(made.parameters()).shape == (7, 6)
+    assert ModelSettings.model_validate_json(settings.model_dump_json()) == settings
+    assert "kwargs" not in ModelSettings(name="shop.nets:make").model_dump()
+    wrong = ModelSettings(name="shop.nets:make", kwargs={"wide": 7})
+    text = (
+        r"cannot be called as make\(shape, classes, wide=\.\.\.\): missing .*'width'.* model.kwargs"
+    )
+    with pytest.raises(ModelError, match=text):
+        build_model(wrong, dataset, seed=0)
+    with pytest.raises(ValueError, match=r"kwargs \(width\) are for a class of your own, and the"):
+        ModelSettings(kwargs={"width": 3})
+    with pytest.raises(ValueError, match="expected a finite number"):
+        ModelSettings(name="shop.nets:make", kwargs={"width": [float("inf")]})
+
+
+@pytest.mark.parametrize(
+    ("forward", "problem"),
+    [
+        ("self.layer(x[:, :5])", r"raised RuntimeError for 3 rows of shape \(6,\) and .*mat1"),
+        ("self.layer(x)[0]", r"returned shape \(3,\) of torch.float32 for 3 rows; a model of"),
+        ("self.layer(x).T[:2].T", r"returned shape \(3, 2\) of .* \(B, 6\) to \(B, 3\) finite"),
+        ("self.layer(x).argmax(1, keepdim=True).expand(-1, 3)", "returned shape .* of torch.int64"),
+        ("(self.layer(x), x)", "returned tuple, no tensor; a model of your own maps a batch"),
+        ("self.layer(x) / 0", "returned NaN or infinite logits, untrained"),
+        ("nn.functional.dropout(self.layer(x))", "returned other logits for the same rows the sec"),
+        ("self.layer(x - x.mean(0))", "returned other logits for a row alone than .*statistics"),
+        (
+            "self.lazy(x)",
+            "LazyLinear 'lazy' takes its size from the first batch, .*make it with its size",
+        ),
+    ],
+)
+def test_what_maps_no_rows_to_logits_is_refused_by_the_contract(
+    dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forward: str,
+    problem: str,
+) -> None:
+    lazy = "self.lazy = nn.LazyLinear(3)" if "lazy" in forward else "pass"
+    code = f"""
+        from torch import nn
+        class Net(nn.Module):
+            def __init__(self, shape, classes):
+                super().__init__()
+                self.layer = nn.Linear(6, 3)
+                {lazy}
+            def forward(self, x):
+                return {forward}
+    """
+    own_models(tmp_path, monkeypatch, "nets", textwrap.dedent(code))
+    with pytest.raises(ModelError, match=rf"^model 'shop\.nets:Net':? {problem}") as caught:
+        build_model(ModelSettings(name="shop.nets:Net"), dataset, seed=0)
+    wants = "eval mode" in str(caught.value) or "its size" in str(caught.value)
+    assert wants or "docs/your-model.md" in str(caught.value)
+
+
+def test_modules_are_found_beside_params_yaml(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_text("seed: 0")
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "shop.py").write_text(
+        "from torch import nn\ndef make(shape, classes): return nn.Linear(shape[0], classes)"
+    )
+    monkeypatch.chdir(tmp_path / "notebooks")
+    path = list(sys.path)
+    assert build_model(ModelSettings(name="shop:make"), dataset, seed=0).out_features == 3
+    assert sys.path == path
+
+
 def test_errors_of_the_user_s_own_code_keep_their_traceback(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
