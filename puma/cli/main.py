@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from puma.cli.common import REFUSED, SHOWN_IDS, may_show_ids
 from puma.cli.diagnostics import suspects
 from puma.cli.evidence import audit, verify
+from puma.cli.project import init
 from puma.cli.requests import remove, request, source
 from puma.cli.signals import (
     INTERRUPTED,
@@ -134,6 +135,7 @@ app = App(
     help="Remove people's rows from trained models, and read the evidence.",
 )
 for command in (
+    init,
     source,
     request,
     remove,

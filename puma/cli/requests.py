@@ -32,18 +32,21 @@ if TYPE_CHECKING:
 def source(dataset: DatasetName) -> None:
     """Note what a dataset is made from: the settings of your own data, and a digest of them.
 
-    The pipeline's stage `source`: a changed file reruns the stages of its own dataset, alone.
+    The pipeline's stage `source`: a changed file reruns the stages of its own dataset, alone. In a
+    project that does not hold PUMA's source, also which PUMA is installed: another one reruns all.
     """
     workspace = project_of(dataset)
     own = workspace.settings.sources.get(dataset)
     from puma.data import require_known, source_digest
+    from puma.project.creation import installed
     from puma.project.files import write_json
 
     require_known(dataset, own)
     content = None if own is None else source_digest(own, workspace.root)
     described = None if own is None else own.model_dump(mode="json")
     target = workspace.source_record(dataset)
-    write_json(target, {"source": described, "sha256": content})
+    made_by = {} if workspace.holds_puma else {"puma": installed()}
+    write_json(target, {"source": described, "sha256": content, **made_by})
     origin = "PUMA's own" if own is None else f"{own.source or own.path}, SHA-256 {content}"
     typer.echo(f"{dataset}: {origin}; written to {target.relative_to(workspace.root)}")
 

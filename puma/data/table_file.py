@@ -5,12 +5,13 @@ Messages name columns and rows by number, never a cell.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import difflib
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -26,6 +27,7 @@ PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 SEPARATORS = (",", ";", "\t", "|")
 LONGEST_HEADER = 1_000_000  # characters
+_NO_PARQUET = "{}: not a Parquet file; write it again"
 BLOCK = 16_000_000  # bytes that are parsed at a time; no row may be longer
 
 
@@ -46,16 +48,45 @@ def read_table_file(path: Path, source: SourceSettings) -> pa.Table:
     """
     roles = [name for name in (source.target, source.subject, source.split) if name is not None]
     needed = [*roles, *source.drop, *source.types]
-    ending = _ending(path)
-    try:
-        if ending in PARQUET:
+    with _file_faults(path):
+        if _ending(path) in PARQUET:
             table = _read_parquet(path, needed, source.drop)
         else:
             names, separator = _read_header(path, needed)
-            _check_names(path, names, needed)
+            require_columns(path, names, needed)
             columns = [name for name in names if name not in source.drop]
             categorical = [name for name, kind in source.types.items() if kind == "categorical"]
             table = _read_csv(path, separator, columns, [*roles, *categorical], source)
+    if table.num_rows == 0:
+        raise DataError(f"{path}: the table has no rows below its header")
+    return table
+
+
+def column_names(path: Path, needed: Sequence[str]) -> list[str]:
+    """The columns of the table at ``path``, of which some may be in ``needed``; reads no row.
+
+    Of a CSV file without a header, they are the cells of a row: they are not to be stored.
+
+    Raises:
+        DataError: The file is absent, empty or no such table.
+    """
+    with _file_faults(path):
+        if _ending(path) not in PARQUET:
+            return _read_header(path, needed)[0]
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        with contextlib.suppress(pa.ArrowException):
+            names: list[str] = parquet.read_schema(path).names
+            return names
+    raise DataError(_NO_PARQUET.format(path))
+
+
+@contextlib.contextmanager
+def _file_faults(path: Path) -> Iterator[None]:
+    """Raise DataError where the file at ``path`` cannot be read."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; correct the path in params.yaml") from error
     except IsADirectoryError as error:
@@ -66,9 +97,6 @@ def read_table_file(path: Path, source: SourceSettings) -> pa.Table:
         raise DataError(f"{path}: not a whole gzip file; write it again") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
-    if table.num_rows == 0:
-        raise DataError(f"{path}: the table has no rows below its header")
-    return table
 
 
 def _ending(path: Path) -> str:
@@ -82,11 +110,15 @@ def _ending(path: Path) -> str:
     return found[0]
 
 
-def _check_names(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
-    if not {*needed} & {*names}:  # then the first line may be somebody's row: it is not shown
+def require_columns(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise DataError unless ``names`` are unique and hold all of ``needed``, of the table there.
+
+    The message does not quote names of which none is ``needed``: they may be somebody's row.
+    """
+    if not {*needed} & {*names}:
         raise DataError(
             f"{path}: none of the columns {', '.join(map(repr, needed))} is in the first line, "
-            f"which has {len(names)} cells; it must name the columns, spelt as in params.yaml"
+            f"which has {len(names)} cells; it must name the columns, spelt in the same way"
         )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -103,8 +135,8 @@ def _check_names(path: Path, names: Sequence[str], needed: Sequence[str]) -> Non
     )
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     raise DataError(
-        f"{path}: no column {listed}; the table has {len(names)}: {shown}. Correct the names in "
-        "params.yaml"
+        f"{path}: no column {listed}; the table has {len(names)}: {shown}. Spell "
+        "them as the table does"
     )
 
 
@@ -185,10 +217,10 @@ def _read_parquet(path: Path, needed: Sequence[str], drop: Sequence[str]) -> pa.
         # The file alone: from a path, parts of a folder's name would become columns.
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        _check_names(path, names, needed)
+        require_columns(path, names, needed)
         # pandas numbers the rows of a table that it has filtered.
         numbers = {name for name in names if re.fullmatch(r"__index_level_\d+__", name)}
         return file.read(columns=[name for name in names if name not in {*drop, *numbers}])
     except pa.ArrowException:
         pass  # the error may quote cells: it is neither shown nor chained
-    raise DataError(f"{path}: not a Parquet file; write it again")
+    raise DataError(_NO_PARQUET.format(path))

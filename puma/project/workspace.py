@@ -77,6 +77,11 @@ class Workspace:
         folder = self.settings.data.folder
         return None if folder is None else self.root / Path(folder).expanduser()
 
+    @property
+    def holds_puma(self) -> bool:
+        """Whether PUMA's source lies here, so that the stages can depend on it."""
+        return (self.root / "puma" / "__init__.py").is_file()
+
     def source_record(self, dataset: str) -> Path:
         """What ``dataset`` is made from, by which DVC sees a change of the user's own data."""
         return self.artifacts(dataset) / "source.json"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 
 from puma.cli import app
 from puma.data import source_digest
+from puma.project.creation import TEMPLATE
 from puma.project.workspace import Workspace
 
 TABLE = {"path": "data/churn.csv", "target": "churned", "subject": "who"}
@@ -51,8 +54,27 @@ def test_a_change_of_the_file_or_of_its_settings_is_a_change_of_its_note_alone(
     changed.write_text(changed.read_text().replace("target: churned", "target: x"))
     assert len({first, second, noted(workspace, "churn")}) == 3
     assert noted(workspace, "german_credit") == built_in
-    assert json.loads(built_in) == {"sha256": None, "source": None}
+    (workspace.root / "puma").mkdir()
+    (workspace.root / "puma" / "__init__.py").touch()
+    assert json.loads(noted(workspace, "german_credit")) == {"sha256": None, "source": None}
     assert hashlib.md5(path.read_bytes()).hexdigest().encode() not in second
+
+
+def test_an_upgrade_reruns_the_stages_of_a_project_without_the_source(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stages of such a project depend on the note alone, which names the code by its content."""
+    before = json.loads(noted(workspace, "german_credit"))["puma"]
+    assert before["version"] == version("puma-unlearning")
+    package = tmp_path / "installed" / "puma"
+    shutil.copytree(TEMPLATE.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr("puma.project.creation.TEMPLATE", package / "template")
+    assert json.loads(noted(workspace, "german_credit"))["puma"] == before
+    (package / "template" / "params.yaml").write_text("seed: 1\n")  # of new projects alone
+    assert json.loads(noted(workspace, "german_credit"))["puma"] == before
+    with (package / "models" / "training.py").open("a") as module:
+        module.write("# another\n")
+    assert json.loads(noted(workspace, "german_credit"))["puma"] != before
 
 
 def test_an_absent_file_is_refused_and_nothing_is_written(workspace: Workspace) -> None:
