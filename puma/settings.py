@@ -104,9 +104,15 @@ class Strict(BaseModel):
 
 
 class DataSettings(Strict):
-    """``folder`` and ``download``: see :func:`puma.data.mnist`; no other source reads them."""
+    """The splits, and where MNIST is.
+
+    ``validation_fraction`` of the people who are not for testing are held out for the criteria
+    of ``puma.preserve``; 0 is none. ``folder`` and ``download``: see :func:`puma.data.mnist`; no
+    other source reads them.
+    """
 
     test_fraction: Fraction = 0.25
+    validation_fraction: Annotated[float, Number, Field(ge=0, lt=1)] = 0.0
     folder: Annotated[str, Field(min_length=1)] | None = None
     download: bool = False
 

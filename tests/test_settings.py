@@ -142,6 +142,7 @@ def test_unknown_keys_are_refused_by_name(tmp_path: Path, key: str) -> None:
 OUTSIDE: dict[str, tuple[Any, ...]] = {
     "seed": (-1, 2**32, 0.5),
     "data.test_fraction": (0, 1),
+    "data.validation_fraction": (-0.1, 1),
     "marking.clusters": (0,),
     "marking.fraction": (0, 1),
     "model.growth": (0,),

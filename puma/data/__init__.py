@@ -15,27 +15,32 @@ from puma.data.diabetes import diabetes
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
 from puma.data.own_source import load_source, source_digest
+from puma.data.splitting import Extras
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
 from puma.data.task import Task
 from puma.errors import DataError, require_path, require_type
 from puma.settings import SourceSettings
 
-Source = Callable[[int, float, Path | str | None, bool], Dataset]
+Source = Callable[[int, float, Extras, Path | str | None, bool], Dataset]
 
 
 def _drawn(source: Callable[..., Dataset]) -> Source:
     """A source that draws its test split itself and comes with PUMA or scikit-learn."""
-    return lambda seed, test_fraction, *_: source(seed=seed, test_fraction=test_fraction)
+    return lambda seed, test_fraction, extras, *_: source(
+        seed=seed, test_fraction=test_fraction, extras=extras
+    )
 
 
-# From (seed, test fraction, folder, download) to a dataset. A new one is one file here and one
-# row of this table.
+# From (seed, test fraction, extras, folder, download) to a dataset. A new one is one file here and
+# one row of this table.
 DATASETS: dict[str, Source] = {
     "breast_cancer": _drawn(breast_cancer),
     "diabetes": _drawn(diabetes),
     "digits": _drawn(digits),
     "german_credit": _drawn(german_credit),
-    "mnist": lambda _seed, _test, folder, download: mnist(folder=folder, download=download),
+    "mnist": lambda seed, _test, extras, folder, download: mnist(
+        folder=folder, download=download, seed=seed, extras=extras
+    ),
     "radial": _drawn(radial),
     "rectangular": _drawn(rectangular),
     "spiral": _drawn(spiral),
@@ -48,6 +53,7 @@ def load_dataset(
     *,
     seed: int = 0,
     test_fraction: float = 0.25,
+    validation_fraction: float = 0.0,
     folder: Path | str | None = None,
     download: bool = False,
     source: SourceSettings | None = None,
@@ -61,6 +67,8 @@ def load_dataset(
         name: One of :data:`DATASETS`, or any other name with a ``source``.
         seed: Of the split; the same seed gives the same one. MNIST keeps its official split.
         test_fraction: Share of the rows to hold out; of a source's people.
+        validation_fraction: Share of the other people to hold out as rows on which criteria are
+            measured; 0: there are none.
         folder: Where MNIST lies; no other source reads it. See :func:`mnist`.
         download: Whether MNIST may be fetched from the network.
         source: The user's own data, as in ``sources`` of params.yaml.
@@ -73,13 +81,20 @@ def load_dataset(
     """
     if not isinstance(test_fraction, Real) or not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
+    if not isinstance(validation_fraction, Real) or not 0 <= validation_fraction < 1:
+        raise DataError(
+            f"validation_fraction must be 0 or lie between 0 and 1, got {validation_fraction!r}"
+        )
+    extras = Extras(float(validation_fraction))
     if folder is not None:
         require_path(folder, DataError)
     require_known(name, source)
     if source is None:
-        return DATASETS[name](seed, test_fraction, folder, download)
+        return DATASETS[name](seed, test_fraction, extras, folder, download)
     require_path(root, DataError)
-    return load_source(name, source, Path(root), seed=seed, test_fraction=float(test_fraction))
+    return load_source(
+        name, source, Path(root), seed=seed, test_fraction=float(test_fraction), extras=extras
+    )
 
 
 def require_known(name: str, source: SourceSettings | None) -> None:

@@ -198,6 +198,8 @@ class Dataset:
         name: Of the dataset.
         train: The rows to train on. Their task, and the classes below, are that of both splits.
         test: The rows to test on.
+        validation: Rows that criteria are measured on, which nothing is trained or tested on; None
+            where there are none.
         classes: Their names, in the order of their numbers; none for a regression.
         source: SHA-256 of what the user's own rows were read from; empty for rows of PUMA's.
         columns: What became of each column of the user's own table; not stored by :meth:`save`.
@@ -213,6 +215,7 @@ class Dataset:
     classes: tuple[str, ...]
     source: str = ""
     columns: tuple[Column, ...] = ()
+    validation: Examples | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
@@ -223,7 +226,7 @@ class Dataset:
                 f"dataset {self.name!r}: classes must be a tuple of names, each once, got "
                 f"{self.classes!r}"
             )
-        for part, examples in (("training", self.train), ("test", self.test)):
+        for part, examples in self._parts("training"):
             remedy = "make them with Examples.of"
             require_type(examples, Examples, f"the {part} split", DataError, remedy)
             if len(examples) == 0:
@@ -233,6 +236,12 @@ class Dataset:
                     f"dataset {self.name!r}: the training split is of a {self.train.task.name} "
                     f"and the {part} split of a {examples.task.name}; make both of one task"
                 )
+            if self.train.features.shape[1:] != examples.features.shape[1:]:
+                raise DataError(
+                    f"dataset {self.name!r}: training and {part} rows differ in shape: "
+                    f"{tuple(self.train.features.shape[1:])} and "
+                    f"{tuple(examples.features.shape[1:])}"
+                )
             if examples.task.is_regression:
                 continue
             top = int(examples.labels.max())
@@ -241,15 +250,9 @@ class Dataset:
                     f"dataset {self.name!r}: a {part} label is {top}, but there are only "
                     f"{len(self.classes)} classes"
                 )
-        if self.train.features.shape[1:] != self.test.features.shape[1:]:
-            raise DataError(
-                f"dataset {self.name!r}: training and test rows differ in shape: "
-                f"{tuple(self.train.features.shape[1:])} and "
-                f"{tuple(self.test.features.shape[1:])}"
-            )
         task = replace(self.train.task, classes=names)
-        for part in ("train", "test"):
-            object.__setattr__(self, part, getattr(self, part).of_task(task))
+        for part, examples in self._parts():
+            object.__setattr__(self, part, examples.of_task(task))
 
     @property
     def task(self) -> Task:
@@ -257,11 +260,17 @@ class Dataset:
         return self.train.task
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, train={self.train!r}, test={self.test!r})"
+        parts = ", ".join(f"{part}={examples!r}" for part, examples in self._parts())
+        return f"Dataset({self.name!r}, {parts})"
+
+    def _parts(self, train: str = "train") -> list[tuple[str, Examples]]:
+        """The splits by name."""
+        parts = [(train, self.train), ("test", self.test)]
+        return parts if self.validation is None else [*parts, ("validation", self.validation)]
 
     @property
     def rows(self) -> Examples:
-        """All N rows: those for training, then those for testing."""
+        """All N rows for training or testing: the former, then the latter."""
         parts = (self.train, self.test)
         return Examples(
             torch.cat([part.features for part in parts]),
@@ -272,7 +281,7 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of every row, label and owner of both splits, and of the user's own source."""
+        """SHA-256 of every row, label and owner of all splits, and of the user's own source."""
         arrays = self._arrays()
         digest = hashlib.sha256()
         for piece in framed(self.name.encode(), *([self.source.encode()] if self.source else [])):
@@ -286,7 +295,7 @@ class Dataset:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"classes": np.asarray(self.classes, dtype=np.str_)}
-        for part, examples in (("train", self.train), ("test", self.test)):
+        for part, examples in self._parts():
             arrays[f"{part}_features"] = examples.features.numpy()
             arrays[f"{part}_labels"] = examples.labels.numpy()
             arrays[f"{part}_subject_ids"] = examples.subject_ids
@@ -330,7 +339,8 @@ class Dataset:
                         stored[f"{part}_subject_ids"],
                         task,
                     )
-                    for part in ("train", "test")
+                    for part in ("train", "test", "validation")
+                    if f"{part}_labels" in stored
                 }
                 return cls(
                     str(stored["name"]),
@@ -338,6 +348,7 @@ class Dataset:
                     parts["test"],
                     tuple(stored["classes"].tolist()),
                     source=str(stored["source"]) if "source" in stored else "",
+                    validation=parts.get("validation"),
                 )
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such dataset; run the prepare stage first") from error

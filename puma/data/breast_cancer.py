@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from puma.data.base import Dataset
+from puma.data.splitting import NOTHING, Extras
 from puma.data.tabular import read_table, split_and_scale
 
 SUBJECT = "sample_code_number"
 LABEL = "class"
 
 
-def breast_cancer(*, seed: int, test_fraction: float) -> Dataset:
+def breast_cancer(*, seed: int, test_fraction: float, extras: Extras = NOTHING) -> Dataset:
     """Load the table; sample_code_number is the subject and repeats.
 
     16 missing measurements are imputed.
@@ -23,4 +24,5 @@ def breast_cancer(*, seed: int, test_fraction: float) -> Dataset:
         numeric=[name for name in table.columns if name not in (SUBJECT, LABEL)],
         seed=seed,
         test_fraction=test_fraction,
+        extras=extras,
     )

@@ -6,13 +6,14 @@ import numpy as np
 
 from puma.data.base import Dataset
 from puma.data.labelled_split import split_labelled
+from puma.data.splitting import NOTHING, Extras, hold_out
 from puma.data.subject_ids import subject_array
 from puma.data.tabular import encode
 
 NAME = "diabetes"
 
 
-def diabetes(*, seed: int, test_fraction: float) -> Dataset:
+def diabetes(*, seed: int, test_fraction: float, extras: Extras = NOTHING) -> Dataset:
     """Load the table of Efron et al. (2004), which comes with scikit-learn.
 
     Every patient is a subject; patient-001 is scikit-learn's first. The target is a measure of
@@ -26,13 +27,14 @@ def diabetes(*, seed: int, test_fraction: float) -> Dataset:
     split = split_labelled(
         NAME, target, ids, None, task="regression", seed=seed, test_fraction=test_fraction
     )
-    train, test = encode(
+    owners = subject_array(ids)
+    train, test, *validation = encode(
         found.data,
         split.labels,
-        subject_array(ids),
-        (split.train, split.test),
+        owners,
+        hold_out(NAME, split.labels, owners, (split.train, split.test), extras, seed=seed),
         numeric=list(found.data.columns),
         categorical=[],
         task=split.task,
     )
-    return Dataset(NAME, train, test, ())
+    return Dataset(NAME, train, test, (), validation=next(iter(validation), None))

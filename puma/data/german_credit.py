@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from puma.data.base import Dataset
+from puma.data.splitting import NOTHING, Extras
 from puma.data.tabular import read_table, split_and_scale
 
 NUMERIC = (
@@ -17,7 +18,7 @@ NUMERIC = (
 LABEL = "creditability"
 
 
-def german_credit(*, seed: int, test_fraction: float) -> Dataset:
+def german_credit(*, seed: int, test_fraction: float, extras: Extras = NOTHING) -> Dataset:
     """Load the table; it has no person column, so each row is its own subject.
 
     applicant-0001 is the first.
@@ -32,4 +33,5 @@ def german_credit(*, seed: int, test_fraction: float) -> Dataset:
         categorical=[name for name in table.columns if name not in (*NUMERIC, LABEL)],
         seed=seed,
         test_fraction=test_fraction,
+        extras=extras,
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from puma.data.base import Dataset, Examples
-from puma.data.splitting import split_examples
+from puma.data.splitting import NOTHING, Extras, hold_out, split_examples
 from puma.errors import DataError
 
 FOLDER = "PUMA_DATA_DIR"
@@ -22,7 +23,7 @@ FILES = tuple(
 )
 
 
-def digits(*, seed: int, test_fraction: float) -> Dataset:
+def digits(*, seed: int, test_fraction: float, extras: Extras = NOTHING) -> Dataset:
     """Load scikit-learn's 1797 images of 8×8 pixels, which come with it: sixteenths of full ink.
 
     Every image is its own subject; image-0001 is scikit-learn's first.
@@ -38,10 +39,17 @@ def digits(*, seed: int, test_fraction: float) -> Dataset:
         owner="image",
         seed=seed,
         test_fraction=test_fraction,
+        extras=extras,
     )
 
 
-def mnist(*, folder: Path | str | None = None, download: bool = False) -> Dataset:
+def mnist(
+    *,
+    folder: Path | str | None = None,
+    download: bool = False,
+    seed: int = 0,
+    extras: Extras = NOTHING,
+) -> Dataset:
     """Load MNIST as published: 60 000 images of 28×28 pixels to train on, 10 000 to test.
 
     image-00001 owns the first training image, image-60001 the first test image. Float32 rows
@@ -51,6 +59,8 @@ def mnist(*, folder: Path | str | None = None, download: bool = False) -> Datase
         folder: It holds MNIST/raw/ with the four unpacked IDX files. None is the folder that
             the environment variable PUMA_DATA_DIR names.
         download: Whether files that are not there yet may be fetched from the network.
+        seed: Of what ``extras`` draws.
+        extras: What is wanted beside.
 
     Raises:
         DataError: No folder is named, MNIST is not in it, a file of it is damaged, or it cannot
@@ -65,11 +75,17 @@ def mnist(*, folder: Path | str | None = None, download: bool = False) -> Datase
     images, labels = _read(Path(chosen).expanduser(), train=True, download=download)
     others, their_labels = _read(Path(chosen).expanduser(), train=False, download=download)
     ids = [f"image-{row:05d}" for row in range(1, len(images) + len(others) + 1)]
+    train = Examples.of(_scaled(images), labels, ids[: len(images)])
+    test = Examples.of(_scaled(others), their_labels, ids[len(images) :])
+    rows = np.arange(len(train))
+    kept, _, *held_out = hold_out(
+        "mnist", labels.numpy(), train.subject_ids, (rows, rows[:0]), extras, seed=seed
+    )
+    if not held_out:
+        return Dataset("mnist", train, test, DIGITS)
+    validation = train.subset(torch.from_numpy(held_out[0]))
     return Dataset(
-        "mnist",
-        Examples.of(_scaled(images), labels, ids[: len(images)]),
-        Examples.of(_scaled(others), their_labels, ids[len(images) :]),
-        DIGITS,
+        "mnist", train.subset(torch.from_numpy(kept)), test, DIGITS, validation=validation
     )
 
 

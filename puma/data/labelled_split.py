@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from puma.data.splitting import split_rows
+from puma.data.splitting import kept_people
 from puma.data.task import REGRESSION, Task
 from puma.errors import DataError
 from puma.settings import TaskName
@@ -86,7 +86,7 @@ def split_labelled(
             "classes with others"
         )
     if split is None:
-        train = _by_person(name, numbers, people, seed=seed, test_fraction=test_fraction)
+        train = kept_people(name, numbers, people, seed=seed, fraction=test_fraction)
     else:
         train = _as_stated(name, split)
     # A stated split may test on some of the classes alone.
@@ -127,7 +127,7 @@ def _split_numbers(
     if split is None:
         # Quarters that equal values leave empty are none to draw from.
         quarters = np.unique(strata, return_inverse=True)[1]
-        train = _by_person(name, quarters, people, seed=seed, test_fraction=test_fraction)
+        train = kept_people(name, quarters, people, seed=seed, fraction=test_fraction)
     else:
         train = _as_stated(name, split)
     known = values[train].astype(np.float64)
@@ -173,26 +173,6 @@ def _numbered(name: str, labels: Sequence[str] | np.ndarray) -> tuple[tuple[str,
     number = np.empty(len(names), dtype=np.int64)
     number[order] = np.arange(len(names))
     return tuple(names[each] for each in order), number[codes]
-
-
-def _by_person(
-    name: str, labels: np.ndarray, people: np.ndarray, *, seed: int, test_fraction: float
-) -> np.ndarray:
-    """(n,) whether each row is for training."""
-    sizes = np.bincount(labels)
-    by_size = np.argsort(sizes, kind="stable")  # the rarest class first
-    rank = np.empty_like(by_size)
-    rank[by_size] = np.arange(len(by_size))
-    strata = np.full(people.max() + 1, len(sizes))
-    np.minimum.at(strata, people, rank[labels])
-    counts = np.bincount(strata, minlength=len(sizes))
-    # A person whose class is everybody else's second rarest is no stratum to draw from.
-    strata[counts[strata] == 1] = int(counts.argmax())
-    drawn, _ = split_rows(name, strata, seed=seed, test_fraction=test_fraction)
-    in_train = np.zeros(len(strata), dtype=bool)
-    in_train[drawn] = True
-    rows: np.ndarray = in_train[people]
-    return rows
 
 
 def _as_stated(name: str, split: Sequence[str] | np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ import torch
 
 from puma.data.base import Dataset, Examples
 from puma.data.labelled_split import split_labelled
+from puma.data.splitting import Extras, hold_out, split_dataset
 from puma.data.subject_ids import refuse_lookalikes, subject_array
 from puma.errors import DataError
 from puma.project.user_code import importable_from, imported
@@ -40,6 +41,7 @@ def own_function(
     task: TaskName,
     seed: int,
     test_fraction: float,
+    extras: Extras,
 ) -> Dataset:
     """Call the user's ``function``, and split its rows.
 
@@ -54,6 +56,7 @@ def own_function(
         task: What is learnt.
         seed: Of the split, where the function returns none.
         test_fraction: Share of the people to hold out.
+        extras: What is wanted beside.
 
     Raises:
         DataError: It cannot be imported, or what it returns is no such rows. What the call itself
@@ -90,8 +93,8 @@ def own_function(
         name, labels, ids, split, task=task, seed=seed, test_fraction=test_fraction
     )
     whole = Examples(features, torch.from_numpy(found.labels), ids, found.task)
-    train, test = (whole.subset(torch.from_numpy(rows)) for rows in (found.train, found.test))
-    return Dataset(name, train, test, found.task.classes, source=digest)
+    sides = hold_out(name, found.labels, ids, (found.train, found.test), extras, seed=seed)
+    return split_dataset(name, whole, sides, found.task.classes, digest)
 
 
 def _features(function: str, given: Any) -> torch.Tensor:

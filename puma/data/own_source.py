@@ -8,6 +8,7 @@ from pathlib import Path
 from puma.data.base import Dataset
 from puma.data.own_function import own_function
 from puma.data.own_table import own_table
+from puma.data.splitting import Extras
 from puma.errors import DataError
 from puma.project.files import sha256
 from puma.project.user_code import code_digest
@@ -15,7 +16,13 @@ from puma.settings import SourceSettings
 
 
 def load_source(
-    name: str, source: SourceSettings, folder: Path, *, seed: int, test_fraction: float
+    name: str,
+    source: SourceSettings,
+    folder: Path,
+    *,
+    seed: int,
+    test_fraction: float,
+    extras: Extras,
 ) -> Dataset:
     """Load the user's own dataset, split and encoded.
 
@@ -25,6 +32,7 @@ def load_source(
         folder: From which its path is seen, and where its module is looked for first.
         seed: Of the split, where the source does not say it.
         test_fraction: Share of the people to hold out.
+        extras: What is wanted beside.
 
     Raises:
         DataError: The source cannot be read or used.
@@ -41,9 +49,18 @@ def load_source(
             task=source.task,
             seed=seed,
             test_fraction=test_fraction,
+            extras=extras,
         )
     assert path is not None  # the settings refuse a table without one
-    return own_table(name, path, source, digest=digest, seed=seed, test_fraction=test_fraction)
+    return own_table(
+        name,
+        path,
+        source,
+        digest=digest,
+        seed=seed,
+        test_fraction=test_fraction,
+        extras=extras,
+    )
 
 
 def source_digest(source: SourceSettings, folder: Path) -> str:

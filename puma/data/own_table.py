@@ -9,6 +9,7 @@ import numpy as np
 
 from puma.data.base import Column, Dataset
 from puma.data.labelled_split import split_labelled
+from puma.data.splitting import Extras, hold_out
 from puma.data.subject_ids import read_id, refuse_lookalikes, subject_array
 from puma.data.table_file import read_table_file
 from puma.data.tabular import encode
@@ -35,7 +36,14 @@ _FILLED = {
 
 
 def own_table(
-    name: str, path: Path, source: SourceSettings, *, digest: str, seed: int, test_fraction: float
+    name: str,
+    path: Path,
+    source: SourceSettings,
+    *,
+    digest: str,
+    seed: int,
+    test_fraction: float,
+    extras: Extras,
 ) -> Dataset:
     """Read, split and encode the table at ``path``.
 
@@ -46,6 +54,7 @@ def own_table(
         digest: Of the source.
         seed: Of the split, where no column says it.
         test_fraction: Share of the people to hold out.
+        extras: What is wanted beside.
 
     Raises:
         DataError: The file or a column cannot be used. The message names columns and counts,
@@ -97,18 +106,27 @@ def own_table(
     found = split_labelled(
         name, labels, ids, split, task=source.task, seed=seed, test_fraction=test_fraction
     )
-    train, test = encode(
+    owners = subject_array(ids.tolist())
+    train, test, *validation = encode(
         frame,
         found.labels,
-        subject_array(ids.tolist()),
-        (found.train, found.test),
+        owners,
+        hold_out(name, found.labels, owners, (found.train, found.test), extras, seed=seed),
         numeric=[column for column, kind in kinds.items() if kind != "categorical"],
         categorical=[column for column, kind in kinds.items() if kind == "categorical"],
         say_missing=True,
         most_categories=MOST_CATEGORIES,
         task=found.task,
     )
-    return Dataset(name, train, test, found.task.classes, source=digest, columns=tuple(columns))
+    return Dataset(
+        name,
+        train,
+        test,
+        found.task.classes,
+        source=digest,
+        columns=tuple(columns),
+        validation=next(iter(validation), None),
+    )
 
 
 def _texts(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettings) -> np.ndarray:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from puma.data.base import Dataset
-from puma.data.splitting import split_examples
+from puma.data.splitting import NOTHING, Extras, split_examples
 from puma.errors import DataError, require_seed
 
 
-def radial(*, seed: int, test_fraction: float, noise: float = 0.25) -> Dataset:
+def radial(
+    *, seed: int, test_fraction: float, noise: float = 0.25, extras: Extras = NOTHING
+) -> Dataset:
     """Draw 600 points in 6 clusters on the unit circle, 60° apart, of 2 classes in turn.
 
     ``noise`` is the deviation of each coordinate (units of the radius). Test accuracy of the
@@ -25,10 +27,14 @@ def radial(*, seed: int, test_fraction: float, noise: float = 0.25) -> Dataset:
     cluster = np.arange(600) // 100
     angle = cluster * np.pi / 3
     centres = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    return _split("radial", _blurred(centres, noise, seed), cluster % 2, seed, test_fraction)
+    return _split(
+        "radial", _blurred(centres, noise, seed), cluster % 2, seed, test_fraction, extras
+    )
 
 
-def rectangular(*, seed: int, test_fraction: float, noise: float = 0.46) -> Dataset:
+def rectangular(
+    *, seed: int, test_fraction: float, noise: float = 0.46, extras: Extras = NOTHING
+) -> Dataset:
     """Draw 800 points in 16 clusters on a 4×4 grid, of 3 classes along its diagonals.
 
     ``noise`` is the deviation of each coordinate (units of the grid). The classes hold 300,
@@ -38,11 +44,18 @@ def rectangular(*, seed: int, test_fraction: float, noise: float = 0.46) -> Data
     row, column = np.divmod(np.arange(800) // 50, 4)
     centres = np.stack([column, row], axis=1) - 1.5
     labels = (row + column) % 3
-    return _split("rectangular", _blurred(centres, noise, seed), labels, seed, test_fraction)
+    return _split(
+        "rectangular", _blurred(centres, noise, seed), labels, seed, test_fraction, extras
+    )
 
 
 def two_moons(
-    *, seed: int, test_fraction: float, points: int = 1000, noise: float = 0.2
+    *,
+    seed: int,
+    test_fraction: float,
+    points: int = 1000,
+    noise: float = 0.2,
+    extras: Extras = NOTHING,
 ) -> Dataset:
     """Draw scikit-learn's two interleaving half circles, ``points`` in all.
 
@@ -53,10 +66,17 @@ def two_moons(
 
     require_seed(seed, DataError)
     features, labels = make_moons(points, shuffle=False, noise=noise, random_state=seed)
-    return _split("two_moons", features, labels, seed, test_fraction)
+    return _split("two_moons", features, labels, seed, test_fraction, extras)
 
 
-def spiral(*, seed: int, test_fraction: float, points: int = 1000, noise: float = 0.1) -> Dataset:
+def spiral(
+    *,
+    seed: int,
+    test_fraction: float,
+    points: int = 1000,
+    noise: float = 0.1,
+    extras: Extras = NOTHING,
+) -> Dataset:
     """Draw two arms of Archimedes' spiral, half a turn apart: radius 0.2 to 2 over 1.5 turns.
 
     ``points`` (an even number) lie evenly along the arms' angle; ``noise`` is the deviation of
@@ -67,7 +87,7 @@ def spiral(*, seed: int, test_fraction: float, points: int = 1000, noise: float 
     angle = 3 * np.pi * share + np.pi * labels
     radius = 0.2 + 1.8 * share
     arms = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    return _split("spiral", _blurred(arms, noise, seed), labels, seed, test_fraction)
+    return _split("spiral", _blurred(arms, noise, seed), labels, seed, test_fraction, extras)
 
 
 def _blurred(points: np.ndarray, noise: float, seed: int) -> np.ndarray:
@@ -76,9 +96,21 @@ def _blurred(points: np.ndarray, noise: float, seed: int) -> np.ndarray:
 
 
 def _split(
-    name: str, features: np.ndarray, labels: np.ndarray, seed: int, test_fraction: float
+    name: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    seed: int,
+    test_fraction: float,
+    extras: Extras,
 ) -> Dataset:
     classes = ("a", "b", "c")[: labels.max() + 1]
     return split_examples(
-        name, features, labels, classes, owner="point", seed=seed, test_fraction=test_fraction
+        name,
+        features,
+        labels,
+        classes,
+        owner="point",
+        seed=seed,
+        test_fraction=test_fraction,
+        extras=extras,
     )

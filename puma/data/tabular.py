@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from puma.data.base import Dataset, Examples
-from puma.data.splitting import split_rows
+from puma.data.splitting import NOTHING, Extras, hold_out, split_rows
 from puma.data.subject_ids import subject_array
 from puma.data.task import CLASSIFICATION, Task
 from puma.errors import DataError
@@ -42,6 +42,7 @@ def split_and_scale(
     categorical: Sequence[str] = (),
     seed: int,
     test_fraction: float,
+    extras: Extras = NOTHING,
 ) -> Dataset:
     """Split a table, and scale it by the means, deviations and categories of the TRAINING rows.
 
@@ -57,6 +58,7 @@ def split_and_scale(
         categorical: Columns to encode, one feature per category.
         seed: Of the split, stratified by class.
         test_fraction: Share of the rows to hold out.
+        extras: What is wanted beside.
 
     Raises:
         DataError: A column is absent, or one of ``numeric`` holds text or an infinity. The message
@@ -64,36 +66,40 @@ def split_and_scale(
     """
     _check_columns(name, table, [label, *numeric, *categorical], numeric)
     classes, labels = np.unique(table[label].to_numpy(dtype=np.str_), return_inverse=True)
-    train, test = encode(
+    ids = subject_array(subject_ids)
+    split = split_rows(name, labels, seed=seed, test_fraction=test_fraction)
+    train, test, *validation = encode(
         table,
         labels,
-        subject_array(subject_ids),
-        split_rows(name, labels, seed=seed, test_fraction=test_fraction),
+        ids,
+        hold_out(name, labels, ids, split, extras, seed=seed),
         numeric=numeric,
         categorical=categorical,
     )
-    return Dataset(name, train, test, tuple(classes.tolist()))
+    return Dataset(
+        name, train, test, tuple(classes.tolist()), validation=next(iter(validation), None)
+    )
 
 
 def encode(
     table: pd.DataFrame,
     labels: np.ndarray,
     subject_ids: np.ndarray,
-    split: tuple[np.ndarray, np.ndarray],
+    sides: tuple[np.ndarray, ...],
     *,
     numeric: Sequence[str],
     categorical: Sequence[str],
     say_missing: bool = False,
     most_categories: int | None = None,
     task: Task = CLASSIFICATION,
-) -> tuple[Examples, Examples]:
-    """Make the examples of the two sides of ``split``, encoded as the first of them says.
+) -> list[Examples]:
+    """Make the examples of each of ``sides``, encoded as the first of them says.
 
     Args:
         table: (n rows) numbers or NaN in numeric columns, anything in categorical ones.
         labels: (n,) class numbers; of a regression, numbers.
         subject_ids: (n,) who owns each row.
-        split: The numbers of the training rows and of the test rows.
+        sides: The numbers of the training rows, of the test rows, and of others.
         numeric: Columns to impute by the training median and to standardise.
         categorical: Columns to encode, one feature per category. What only test rows have
             becomes a row of zeros, or counts as rare.
@@ -122,9 +128,9 @@ def encode(
             ("numeric", make_pipeline(impute, StandardScaler()), list(numeric)),
             ("categorical", encoder, list(categorical)),
         ]
-    ).fit(table.iloc[split[0]])
+    ).fit(table.iloc[sides[0]])
 
-    width = transform.transform(table.iloc[split[0][:1]]).shape[1]
+    width = transform.transform(table.iloc[sides[0][:1]]).shape[1]
 
     def side(rows: np.ndarray) -> Examples:
         # Block by block: the transformers make several copies in double precision.
@@ -134,7 +140,7 @@ def encode(
             part.copy_(torch.as_tensor(np.asarray(transform.transform(table.iloc[block]))))
         return Examples(features, torch.from_numpy(labels[rows]), subject_ids[rows], task)
 
-    return side(split[0]), side(split[1])
+    return [side(rows) for rows in sides]
 
 
 def _check_columns(

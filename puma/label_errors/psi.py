@@ -31,7 +31,8 @@ class Psi:
 
     Attributes:
         criterion: A name in :data:`puma.influence.CRITERIA`. With "validation_loss" the labels of
-            ``dataset.test`` must be right, and test accuracy measured after a repair by this
+            the validation rows must be right. Where there are none, those of ``dataset.test`` take
+            their place, and test accuracy measured after a repair by this
             ranking is too good; pass a Dataset whose ``test`` is a validation split to avoid that.
         damping: Added to every eigenvalue of H, in nats per squared parameter unit. It stands for
             the curvature of weight decay, too.

@@ -146,10 +146,11 @@ def rank(
 
     Args:
         model: It is left as it was.
-        dataset: Its test rows judge the training rows where the criterion is "validation_loss".
+        dataset: Its validation rows, or else its test rows, judge the training rows where the
+            criterion is "validation_loss".
         method: A name in :data:`puma.label_errors.RANKERS`.
         criterion: A name in :data:`puma.influence.CRITERIA`, for the methods that have a
-            criterion. None takes the loss on ``dataset.test``.
+            criterion. None takes "validation_loss".
         weight_decay: What the model was trained with.
         progress: Show a bar where the work takes long.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from puma.data.base import Dataset
@@ -129,7 +129,6 @@ def read_cumulative_request(
         data,
         allow_class_removal=allow,
     )
-    remaining = replace(data, train=data.train.without(earlier.rows))
     return CumulativeRequest(
-        DeletionSet.of(new, remaining, allow_class_removal=allow), earlier, everybody
+        DeletionSet.of(new, earlier.remaining, allow_class_removal=allow), earlier, everybody
     )

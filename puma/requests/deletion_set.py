@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from puma.data.base import Dataset
@@ -16,6 +17,8 @@ from puma.errors import DeletionError, require_path, require_type
 from puma.project.files import PRIVATE, write_text
 from puma.requests.digest import keyed_digest
 from puma.requests.request_file import SALT, SUBJECT, read_subject_ids
+
+_NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -28,7 +31,10 @@ class DeletionSet:
         rows: (m,) ascending long indices into ``dataset.train``: every row of every subject.
         test_rows: (t,) the same people's rows in ``dataset.test``. No weight came from them.
         n_duplicates: How many lines of the request named a subject again.
-        test_only_ids: Requested ids that own test rows and no training row: nothing to remove.
+        test_only_ids: Requested ids that own held-out rows, for testing or validation, and no
+            training row: nothing to remove.
+        validation_rows: (v,) all requested people's rows in ``dataset.validation``. No weight came
+            from them, and they steer no removal.
     """
 
     dataset: Dataset
@@ -37,6 +43,7 @@ class DeletionSet:
     test_rows: Tensor
     n_duplicates: int = 0
     test_only_ids: tuple[str, ...] = ()
+    validation_rows: Tensor = _NO_ROWS
 
     def __repr__(self) -> str:
         return f"DeletionSet({self.dataset.name!r}, {self.summary})"
@@ -52,9 +59,24 @@ class DeletionSet:
             text += f"; {self.n_duplicates} duplicated lines merged"
         if len(self.test_rows):
             text += f"; {len(self.test_rows)} test rows of theirs, left as they are"
+        if len(self.validation_rows):
+            text += f"; {len(self.validation_rows)} validation rows of theirs, left out"
         if self.test_only_ids:
-            text += f"; {len(self.test_only_ids)} ids only in the test split, nothing to remove"
+            where = "test" if self.dataset.validation is None else "test or validation"
+            text += f"; {len(self.test_only_ids)} ids only in the {where} split, nothing to remove"
         return text
+
+    @property
+    def remaining(self) -> Dataset:
+        """The dataset without these people's training and validation rows."""
+        validation = self.dataset.validation
+        if validation is not None and len(self.validation_rows):
+            validation = validation.without(self.validation_rows)
+        return replace(
+            self.dataset,
+            train=self.dataset.train.without(self.rows),
+            validation=validation if validation is not None and len(validation) else None,
+        )
 
     def digest(self, key: bytes) -> str:
         """The keyed digest of the dataset's name and the sorted ids."""
@@ -104,10 +126,13 @@ class DeletionSet:
         ids = frozenset(lines)
         in_train = ids.intersection(dataset.train.subject_ids.tolist())
         in_test = ids.intersection(dataset.test.subject_ids.tolist())
-        _refuse_unknown(ids - in_train - in_test, ids, dataset)
+        validation = dataset.validation or dataset.test.subset(_NO_ROWS)
+        in_validation = ids.intersection(validation.subject_ids.tolist())
+        _refuse_unknown(ids - in_train - in_test - in_validation, ids, dataset)
         if not in_train:
+            where = "test or validation split" if in_validation else "test split"
             raise DeletionError(
-                f"all {len(ids)} ids of the deletion set lie only in the test split of "
+                f"all {len(ids)} ids of the deletion set lie only in the {where} of "
                 f"{dataset.name!r}: the model never saw them; delete their rows from the data"
             )
         rows = dataset.train.owned_by(in_train)
@@ -118,7 +143,8 @@ class DeletionSet:
             rows=rows,
             test_rows=dataset.test.owned_by(in_test),
             n_duplicates=len(lines) - len(ids),
-            test_only_ids=tuple(sorted(in_test - in_train)),
+            test_only_ids=tuple(sorted((in_test | in_validation) - in_train)),
+            validation_rows=validation.owned_by(in_validation),
         )
 
     def write(self, path: Path, *, reason: str = "", key: bytes | None = None) -> None:
@@ -165,7 +191,8 @@ def _strings(subject_ids: Iterable[str]) -> list[str]:
 def _refuse_unknown(unknown: frozenset[str], asked: frozenset[str], dataset: Dataset) -> None:
     if not unknown:
         return
-    known = {*dataset.train.subject_ids.tolist(), *dataset.test.subject_ids.tolist()}
+    parts = [dataset.train, dataset.test, *([dataset.validation] if dataset.validation else [])]
+    known = {name for part in parts for name in part.subject_ids.tolist()}
     looks = {appearance(name) for name in known}
     alike = sum(appearance(name) in looks for name in unknown)
     hint = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import nn
 
 from puma.data import Dataset
@@ -39,7 +37,7 @@ def load_version(
     data = find_data(workspace, dataset, found.data_digest)
     if found.deletion_digest is not None:
         removed = find_request(workspace, data, found.deletion_digest)
-        data = replace(data, train=data.train.without(removed.rows))
+        data = removed.remaining
     return found, model, data
 
 

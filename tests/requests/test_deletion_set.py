@@ -8,6 +8,7 @@ import random
 import re
 import traceback
 from collections import Counter
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,30 @@ def read(tmp_path: Path, content: str | bytes, dataset: Dataset, **options: Any)
 
 
 # --- which rows ---
+
+
+def test_validation_rows_of_the_people_leave_and_are_not_to_be_removed(
+    toy: Dataset, tmp_path: Path
+) -> None:
+    data = replace(toy, validation=owned(["val", "una", "val", "bob"], [0, 1, 0, 0]))
+    found = DeletionSet.of(["ann", "val", "una"], data)
+    assert found.subject_ids == ("ann",)
+    assert (found.rows.tolist(), found.test_rows.tolist()) == ([0, 2], [0, 3, 4])
+    assert found.validation_rows.tolist() == [0, 1, 2]
+    assert found.test_only_ids == ("una", "val")
+    assert "3 validation rows of theirs, left out" in found.summary
+    assert "2 ids only in the test or validation split, nothing to remove" in found.summary
+    left = found.remaining
+    assert left.validation is not None
+    assert left.validation.subject_ids.tolist() == ["bob"]
+    assert left.train.subject_ids.tolist() == ["bob", "cy", "dee", "bob", "fay"]
+    assert left.test.subject_ids.tolist() == TEST
+    assert DeletionSet.of(["ann", "val", "una", "bob"], data).remaining.validation is None
+    found.write(tmp_path / "request.csv")
+    again = DeletionSet.read(tmp_path / "request.csv", data)
+    assert again.validation_rows.tolist() == [0, 1, 2]
+    with pytest.raises(DeletionError, match=r"all 1 ids .* in the test or validation split"):
+        DeletionSet.of(["val"], data)
 
 
 def test_every_row_of_every_subject_goes(toy: Dataset) -> None:

@@ -34,20 +34,21 @@ def _train(dataset: Dataset) -> Examples:
     return dataset.train
 
 
-def _test(dataset: Dataset) -> Examples:
-    return dataset.test
+def _held_out(dataset: Dataset) -> Examples:
+    return dataset.test if dataset.validation is None else dataset.validation
 
 
 # training_loss: what training minimises. Its gradient vanishes at the optimum, and ψ is noise.
 # unregularised_loss: the same without its L2 term. At the optimum of a model trained with weight
 #   decay its gradient is −weight_decay·θ; without weight decay it is 0.
-# validation_loss: the mean loss of dataset.test, whose labels must be right. Whoever repairs labels
-#   by it has used the test rows: the test accuracy measured afterwards is too good.
+# validation_loss: the mean loss of dataset.validation, whose labels must be right; where there is
+#   none, of dataset.test. Whoever repairs labels by the latter has used the test rows: the test
+#   accuracy measured afterwards is too good.
 # soft_ece: the soft-binned calibration error on the training rows (Appendix E).
 CRITERIA: dict[str, CriterionKind] = {
     "training_loss": CriterionKind(_train, TrainingObjective),
     "unregularised_loss": CriterionKind(_train, lambda examples, _: MeanLoss(examples)),
-    "validation_loss": CriterionKind(_test, lambda examples, _: MeanLoss(examples)),
+    "validation_loss": CriterionKind(_held_out, lambda examples, _: MeanLoss(examples)),
     "soft_ece": CriterionKind(_train, lambda examples, _: SoftECE(examples)),
 }
 
