@@ -21,7 +21,7 @@ import typer
 from torch import Tensor
 
 from benchmarks.mnist_removal import ONE_FAST_STEP, RESULTS, TRAINING, cluster_of_fours
-from puma.audit import Population, judge_rows, predict, train_pool
+from puma.audit import judge_rows, predict, train_pool
 from puma.audit.evidence import predict_without, train_without
 from puma.data import Dataset, load_dataset
 from puma.models import build_model
@@ -65,11 +65,9 @@ def run_pool(
         progress: Whether to show bars.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
+    models = folder / "models"
     if not (folder / "pool.npz").exists():
-        train_pool(data, settings, progress=progress).save(folder / "pool.npz")
-        write_text(folder / "pool_seconds.txt", f"{time.perf_counter() - start}\n")
-    pool_seconds = float((folder / "pool_seconds.txt").read_text())
+        train_pool(data, settings, progress=progress, resume=models).save(folder / "pool.npz")
     pool = Pool.load(folder / "pool.npz")
     pool.require(data)
     retrain = Retrain(training=settings.training)
@@ -78,10 +76,9 @@ def run_pool(
     rows = []
     for name, marked in requests.items():
         request = DeletionSet.of(data.train.subject_ids[marked.numpy()].tolist(), data)
-        path = folder / f"without-{name}.npz"
-        if not path.exists():
-            train_without(data, request, "original", settings, progress=progress).save(path)
-        without = Population.load(path)
+        without = train_without(
+            data, request, "original", settings, progress=progress, resume=models
+        )
         removal = PUMA(training=settings.training, **steps).remove(
             trained, request, progress=progress
         )
@@ -113,7 +110,7 @@ def run_pool(
                     "seconds": seconds,
                     "audit_seconds": predicting + judging,
                     "retrain_seconds": retrained.seconds,
-                    "pool_seconds": pool_seconds,
+                    "pool_trainings": settings.pool.models + settings.pool.everybody,
                     "accuracy": accuracy(predictor, data.test),
                     "remaining_influence": numbers["remaining_influence"],
                     "gap_to_retrain_ratio": numbers["gap_to_retrain_ratio"],

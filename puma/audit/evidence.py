@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -113,11 +114,12 @@ def train_pool(
     settings: Settings,
     *,
     progress: bool = True,
+    resume: Path | None = None,
 ) -> Pool:
     """Train the pool of the plain original, which serves every request.
 
     Without a kernel where there are more than :data:`puma.references.kernel_ridge.MOST_ROWS`
-    training rows.
+    training rows. ``resume``: see :func:`puma.audit.population.train_models`.
 
     Raises:
         SettingsError: ``settings.pool`` wants none.
@@ -140,8 +142,9 @@ def train_pool(
         label="pool, each without a quarter",
         progress=progress,
         kernel_every=KERNEL_EVERY if n <= MOST_ROWS else 0,
+        resume=resume,
     )
-    with_everybody = train_population(
+    with_everybody, _ = train_models(
         dataset,
         everybody(dataset, settings.pool.everybody),
         trainer,
@@ -150,6 +153,7 @@ def train_pool(
         jobs=jobs,
         label="pool, of everybody",
         progress=progress,
+        resume=resume,
     )
     nobody = np.zeros(0, dtype=np.int64)
     initial = build_model(settings.model, dataset, seed=seeds[POOL])
@@ -197,10 +201,14 @@ def train_without(
     settings: Settings,
     *,
     progress: bool = True,
+    resume: Path | None = None,
 ) -> Population:
-    """Train :attr:`Evidence.without_rows`, the only evidence that depends on the request."""
+    """Train :attr:`Evidence.without_rows`, the only evidence that depends on the request.
+
+    ``resume``: see :func:`puma.audit.population.train_models`.
+    """
     members = without(dataset, deletion_set, settings.audit.models)
-    return _train(WITHOUT, members, dataset, original, settings, progress=progress)
+    return _train(WITHOUT, members, dataset, original, settings, progress=progress, resume=resume)
 
 
 def _train(
@@ -211,8 +219,9 @@ def _train(
     settings: Settings,
     *,
     progress: bool,
+    resume: Path | None = None,
 ) -> Population:
-    return train_population(
+    population, _ = train_models(
         dataset,
         members,
         build_trainer(original, settings),
@@ -221,7 +230,9 @@ def _train(
         jobs=settings.audit.jobs or cores(),
         label=f"{original} {name} the rows",
         progress=progress,
+        resume=resume,
     )
+    return population
 
 
 def _seeds(settings: Settings) -> dict[str, int]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +21,7 @@ from puma.influence.margin_gram import margin_gram
 from puma.models import build_model
 from puma.models.batched import stackable, train_many
 from puma.models.parallel import run_all
+from puma.project.files import PRIVATE, sha256, written
 from puma.references.population import Array, Mask, Population
 from puma.removal.base import RemovalMethod
 from puma.requests.deletion_set import DeletionSet
@@ -75,8 +80,23 @@ def train_models(
     label: str,
     progress: bool,
     kernel_every: int = 0,
+    resume: Path | None = None,
 ) -> tuple[Population, Array | None]:
     """Train as :func:`train_population`, and average the kernels of some of the models.
+
+    Args:
+        dataset: See :func:`train_population`, as all that is not named here.
+        members: See there.
+        trainer: See there.
+        model: See there.
+        seed: See there.
+        jobs: See there.
+        label: See there.
+        progress: See there.
+        kernel_every: Of so many models, one gives its kernel; 0: none does.
+        resume: The folder in which what each model predicts is kept as soon as it is trained;
+            what is there already is not trained again. Empty it when code of PUMA or of the model
+            changes. Only models that are trained one by one take long enough to be kept.
 
     Returns:
         The population, and the (N, N) mean of :func:`puma.influence.margin_gram.margin_gram` over
@@ -95,7 +115,7 @@ def train_models(
         build_model(model, dataset, seed=seed), dataset.train.features, trainer.training
     )
     size = LOCKSTEP if together else 1
-    fit = _fit_together if together else _fit_one
+    fit = _fit_together if together else partial(_fit_one_or_resume, resume)
     tasks = [
         (
             dataset,
@@ -135,6 +155,35 @@ def _fit_together(
     rows = [torch.from_numpy(line).nonzero()[:, 0] for line in members]
     train_many(models, dataset.rows, rows, trainer.training, seeds=seeds, progress=False)
     return [_applied(*each, dataset) for each in zip(models, kernels, strict=True)]
+
+
+def _fit_one_or_resume(
+    resume: Path | None,
+    dataset: Dataset,
+    members: Mask,
+    trainer: RemovalMethod,
+    settings: ModelSettings,
+    seeds: list[int],
+    kernels: list[bool],
+) -> list[_Applied]:
+    if resume is None:
+        return _fit_one(dataset, members, trainer, settings, seeds, kernels)
+    made_from = (
+        dataset.digest,
+        trainer.model_dump_json(),
+        settings.model_dump_json(),
+        json.dumps([seeds, kernels]),
+    )
+    path = resume / f"{sha256(members.tobytes(), *(each.encode() for each in made_from))}.npz"
+    if not path.exists():
+        ((margins, correct, gram),) = _fit_one(dataset, members, trainer, settings, seeds, kernels)
+        parts: dict[str, Any] = {"margins": margins, "correct": correct}
+        if gram is not None:
+            parts["gram"] = gram
+        with written(path, mode=PRIVATE) as stream:
+            np.savez(stream, **parts)
+    with np.load(path, allow_pickle=False) as stored:
+        return [(stored["margins"], stored["correct"], stored.get("gram"))]
 
 
 def _fit_one(

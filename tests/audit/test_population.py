@@ -9,7 +9,7 @@ import torch
 from scipy.special import logit, softmax
 
 from puma.audit import Population, everybody, halves, train_population, without
-from puma.audit.population import LOCKSTEP, seeds_of
+from puma.audit.population import LOCKSTEP, seeds_of, train_models
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
 from puma.models import build_model
@@ -101,6 +101,37 @@ def test_the_result_does_not_depend_on_the_number_of_processes(
     np.testing.assert_array_equal(one.margins, two.margins)
     np.testing.assert_array_equal(one.correct, two.correct)
     np.testing.assert_array_equal(two.member, members)
+
+
+def test_an_interrupted_population_is_the_same_when_it_is_resumed(
+    small: Dataset, members: np.ndarray, tmp_path: Path
+) -> None:
+    one_by_one = SISA(training=SCHEDULE, shards=2, slices=1)
+
+    def train(resume: Path | None, seed: int = 9) -> np.ndarray:
+        population, _ = train_models(
+            small,
+            members,
+            one_by_one,
+            MODEL,
+            seed=seed,
+            jobs=1,
+            label="models",
+            progress=False,
+            resume=resume,
+        )
+        return population.margins
+
+    whole = train(None)
+    np.testing.assert_array_equal(train(tmp_path), whole)
+    first, *others = sorted(tmp_path.iterdir())
+    assert len(others) == len(members) - 1
+    assert {path.stat().st_mode & 0o777 for path in others} == {0o600}
+    first.unlink()  # the model that the interrupted run had not finished
+    trained_before = {path: path.stat().st_mtime_ns for path in others}
+    np.testing.assert_array_equal(train(tmp_path), whole)
+    assert {path: path.stat().st_mtime_ns for path in others} == trained_before
+    assert (train(tmp_path, seed=10) != whole).any()
 
 
 def test_a_model_knows_nothing_of_rows_outside_its_mask(

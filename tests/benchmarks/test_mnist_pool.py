@@ -33,12 +33,7 @@ def test_every_version_of_every_request_has_two_verdicts(
     assert found.loc[found["method"] == "puma", "level_error"].gt(0).all()
     assert found["accuracy"].gt(0.8).all()
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert kept.keys() == {
-        "pool.npz",
-        "pool_seconds.txt",
-        "without-first.npz",
-        "without-fours.npz",
-    }
+    assert kept.keys() == {"pool.npz"}  # a network whose copies are trained together
     again = run_pool(data, requests, settings, tmp_path, steps=STEPS, progress=False)
     assert kept == {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     same = ["verdict", "verdict_pool", "accuracy", "remaining_influence"]
