@@ -5,7 +5,6 @@ What takes seconds to import is imported when a command runs; see puma.cli.main.
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puma.cli.common import SHOWN_IDS, DatasetName, may_show_ids, project_of
-from puma.cli.tables import print_table
+from puma.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
     from puma.label_errors.suspects import Suspects
@@ -68,7 +67,7 @@ def suspects(
     if as_json:
         described = {"dataset": dataset, "version": row.version, "method": method}
         shown = {**described, "criterion": found.criterion, "rows": len(found)}
-        print(json.dumps({**shown, "suspects": _suspects(found, top)}, indent=2, allow_nan=False))
+        print_json({**shown, "suspects": _suspects(found, top)})
     else:
         print_table(
             f"Of the {len(found)} training rows of puma-{dataset} version {row.version} "

@@ -5,8 +5,6 @@ What takes seconds to import is imported when a command runs; see puma.cli.main.
 
 from __future__ import annotations
 
-import json
-
 import typer
 
 from puma.cli.common import (
@@ -20,7 +18,7 @@ from puma.cli.common import (
     project_of,
     version_named,
 )
-from puma.cli.tables import number, print_table
+from puma.cli.tables import number, print_json, print_table
 
 STATES = {
     "holds": "holds     ",
@@ -55,7 +53,7 @@ def audit(
             "metrics": report.metrics,
             "unresolved": report.unresolved,
         }
-        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        print_json(found)
     else:
         lines = [[name, number(value)] for name, value in report.metrics.items()]
         title = f"Audit of puma-{dataset} version {row.version} ({row.method})"
@@ -82,7 +80,7 @@ def verify(
 
     result = verify_version(workspace, dataset, version)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+        print_json(result.to_dict())
     else:
         for one in result.findings:
             typer.echo(f"{STATES[one.state]}  {one.field}: {one.detail}")

@@ -134,19 +134,14 @@ app = App(
     pretty_exceptions_enable=False,
     help="Remove people's rows from trained models, and read the evidence.",
 )
-for command in (
-    init,
-    source,
-    request,
-    remove,
-    versions,
-    compare,
-    promote,
-    erase,
-    registered,
-    ui,
-    audit,
-    verify,
-    suspects,
-):
-    app.command(cls=Command)(command)
+# In the order in which a newcomer meets them.
+GROUPS = {
+    "Start": (init,),
+    "Read what is registered": (compare, versions, ui),
+    "Serve a request": (remove, audit, promote, verify, erase),
+    "Look at the data": (suspects,),
+    "What the pipeline calls": (source, request, registered),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=group)(command)

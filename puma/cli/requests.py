@@ -5,7 +5,6 @@ What takes seconds to import is imported when a command runs; see puma.cli.main.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +18,7 @@ from puma.cli.common import (
     project_of,
     version_named,
 )
-from puma.cli.tables import print_comparison
+from puma.cli.tables import print_comparison, print_json
 from puma.errors import DeletionError
 from puma.project.workspace import Workspace
 
@@ -111,7 +110,7 @@ def remove(
     )
     accepted = done.version.verdict in workspace.settings.promotion.accept
     if as_json:
-        typer.echo(json.dumps(_as_json(done), indent=2, allow_nan=False))
+        print_json(_as_json(done))
     else:
         _print_outcome(done, accepted=accepted)
     if not accepted:

@@ -1,7 +1,8 @@
-"""What the commands print as tables."""
+"""What the commands print: tables, or everything as JSON."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 DIGEST_DIGITS = 8  # of a digest, in a table
 GAP = 2  # characters between two columns
+
+
+def print_json(content: object) -> None:
+    """Print one JSON document, for scripts. NaN and infinity, which JSON has not, are refused."""
+    print(json.dumps(content, indent=2, allow_nan=False))
 
 
 def print_table(

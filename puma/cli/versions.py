@@ -5,7 +5,6 @@ What takes seconds to import is imported when a command runs; see puma.cli.main.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,13 +20,15 @@ from puma.cli.common import (
     project_of,
     version_named,
 )
-from puma.cli.tables import print_comparison, print_table, version_cells
+from puma.cli.tables import print_comparison, print_json, print_table, version_cells
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 from puma.settings import ORIGINAL, is_original
 
 if TYPE_CHECKING:
     from puma.erasure.erase import Erasure
+    from puma.registry import RegisteredVersion
+    from puma.registry.promotion_rules import Condition
 
 
 def versions(
@@ -41,7 +42,7 @@ def versions(
     registry = Registry.open(workspace)
     rows = registry.versions(dataset)
     if as_json:
-        typer.echo(json.dumps([row.to_dict() for row in rows], indent=2, allow_nan=False))
+        print_json([row.to_dict() for row in rows])
         return
     columns = ("no.", "method", "aliases", "from", "rows", "deletion", "acc.", "verdict", "secs")
     print_table(
@@ -62,17 +63,28 @@ def compare(
         str | None,
         typer.Argument(metavar="[DATASET]", help="A dataset of params.yaml; all if absent."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the versions of the current pipeline side by side.
 
-    First the plain original and every removal; then what was trained for one method alone.
+    First the plain original and every removal; then what was trained for one method alone. As
+    JSON: by dataset, a list as `puma versions --json` gives it.
     """
     workspace = Workspace.find() if dataset is None else project_of(dataset)
-    for name in workspace.settings.datasets if dataset is None else [dataset]:
-        _compare(workspace, name)
+    names = workspace.settings.datasets if dataset is None else [dataset]
+    if as_json:
+        print_json({name: [row.to_dict() for row in _current(workspace, name)] for name in names})
+        return
+    for name in names:
+        rows = _current(workspace, name)
+        own = [row for row in rows if is_original(row.method) and row.method != ORIGINAL]
+        print_comparison(f"Versions of puma-{name}", [row for row in rows if row not in own])
+        if own:
+            print_comparison("Originals that one method removes from", own)
 
 
-def _compare(workspace: Workspace, dataset: str) -> None:
+def _current(workspace: Workspace, dataset: str) -> list[RegisteredVersion]:
+    """The versions that the pipeline made from what it has now."""
     from puma.lineage.records import read_model_records
     from puma.registry import Registry
 
@@ -83,10 +95,7 @@ def _compare(workspace: Workspace, dataset: str) -> None:
             f"{len(current) - len(rows)} of the {len(current)} versions of {dataset!r} are not "
             "registered yet; run `dvc repro`"
         )
-    own = [row for row in rows if is_original(row.method) and row.method != ORIGINAL]
-    print_comparison(f"Versions of puma-{dataset}", [row for row in rows if row not in own])
-    if own:
-        print_comparison("Originals that one method removes from", own)
+    return rows
 
 
 def registered() -> None:
@@ -110,6 +119,7 @@ def promote(
             help="Promote although a condition does not hold; the reason is recorded.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let a registered version serve: move `champion` to it, if it meets the conditions.
 
@@ -127,7 +137,12 @@ def promote(
         done = move(workspace, dataset, version, force=force)
     except PromotionRefusedError as error:
         typer.echo(f"puma: {error}", err=True)
+        if as_json:
+            print_json({"dataset": dataset, "moved": False, **_checked(error.conditions)})
         raise typer.Exit(FAILED if error.any_fails else REFUSED) from error
+    if as_json:
+        print_json({**vars(done), **_checked(done.conditions)})
+        return
     if not done.moved:
         typer.echo(f"puma-{dataset} version {done.version} serves already; nothing was changed")
         return
@@ -138,6 +153,11 @@ def promote(
         typer.echo("nothing had to be forced; the reason was not recorded")
     after = "" if done.previous is None else f", after version {done.previous}"
     typer.echo(f"puma-{dataset} version {done.version} is champion now{after}")
+
+
+def _checked(conditions: tuple[Condition, ...]) -> dict[str, list[dict[str, str]]]:
+    """The conditions of a promotion, as data."""
+    return {"conditions": [vars(each) for each in conditions]}
 
 
 def erase(
@@ -159,7 +179,7 @@ def erase(
 
     done = remove(workspace, dataset, version, act=yes)
     if as_json:
-        typer.echo(json.dumps(done.to_dict(), indent=2, allow_nan=False))
+        print_json(done.to_dict())
     else:
         _print_erasure(done)
     if done.left:

@@ -95,6 +95,18 @@ def test_compare_shows_the_current_versions_side_by_side(filled: Workspace) -> N
     assert "attack_auc" not in table  # nobody has it
 
 
+def test_compare_as_json_is_the_current_versions_by_dataset(registered: Workspace) -> None:
+    listed = json.loads(puma(registered.root, "versions", DATASET, "--json").stdout)
+    for named in ((DATASET,), ()):
+        result = puma(registered.root, "compare", *named, "--json")
+        assert result.exit_code == 0
+        assert json.loads(result.stdout) == {DATASET: listed}
+    params = registered.root / "params.yaml"
+    params.write_text(params.read_text().replace("retrain, ", ""))
+    result = puma(registered.root, "compare", "--json")
+    assert [row["version"] for row in json.loads(result.stdout)[DATASET]] == [1, 3]
+
+
 def test_compare_before_registration_says_what_to_do(workspace: Workspace) -> None:
     result = puma(workspace.root, "compare", DATASET)
     assert result.exit_code == 2
@@ -235,6 +247,12 @@ def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:
     assert "versions" in output
     assert "mlflow" not in output.splitlines()[-1]
     assert "torch" not in output.splitlines()[-1]
+
+
+def test_help_begins_with_what_a_newcomer_needs(tmp_path: Path) -> None:
+    names = "init compare versions ui remove audit promote verify erase suspects source request"
+    shown = re.findall(r"^\W+([a-z]+)  ", puma(tmp_path, "--help").stdout, re.MULTILINE)
+    assert shown == ["help", *names.split(), "registered"]
 
 
 def test_the_module_runs_as_a_command(template: Workspace) -> None:

@@ -247,6 +247,25 @@ def test_a_crash_is_no_refusal(promotable: Workspace, monkeypatch: pytest.Monkey
     assert "ZeroDivisionError: by accident" in result.stderr
 
 
+@pytest.mark.slow
+def test_as_json_it_is_all_that_was_checked(servable: Workspace) -> None:
+    first = puma(servable.root, "promote", DATASET, "3", "--json")
+    found = json.loads(first.stdout)
+    assert (first.exit_code, found["dataset"], found["moved"]) == (0, DATASET, True)
+    assert (found["version"], found["previous"], found["overridden"]) == (3, 1, [])
+    assert [each["state"] for each in found["conditions"]] == ["holds"] * 6
+    assert champion(servable) == 3
+    again = json.loads(puma(servable.root, "promote", DATASET, "3", "--json").stdout)
+    assert (again["moved"], again["conditions"]) == (False, [])
+
+    refusal = puma(servable.root, "promote", DATASET, "1", "--json")
+    found = json.loads(refusal.stdout)
+    assert (refusal.exit_code, found["moved"], champion(servable)) == (1, False, 3)
+    (unmet,) = [each for each in found["conditions"] if each["state"] != "holds"]
+    assert (unmet["name"], unmet["state"]) == ("requests", "fails")
+    assert f"requests fails: {unmet['detail']}" in refusal.stderr
+
+
 # --- by force ---
 
 
