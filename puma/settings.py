@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from puma.errors import SettingsError
+from puma.where import Where, WhereError
 from puma.yaml_file import cut, read_yaml, shown
 
 
@@ -280,6 +281,62 @@ class TrainingSettings(Strict):
     loop: Annotated[str, AfterValidator(_own_name)] | None = Field(
         default=None, exclude_if=operator.not_
     )
+
+
+RETAINED_LOSS = "retained_loss"
+
+
+def _condition(text: str) -> str:
+    try:
+        Where(text)
+    except WhereError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+class PreservedCriterion(Strict):
+    """A criterion that a removal keeps, and how far it may move.
+
+    Attributes:
+        criterion: retained_loss, validation_loss, soft_ece, group_loss, or
+            "package.module:function", a differentiable function of (n, outputs) logits and (n,)
+            labels. See :data:`puma.influence.CRITERIA`.
+        budget: Largest allowed change, of either sign; in the criterion's unit, a loss in nats.
+        where: A condition on the columns of the source table, which picks the rows of a group.
+        over: Measured on the retained training rows, or on the validation rows; None: as the
+            criterion is by itself.
+        name: What metrics and messages call it; None: as the criterion, a function without its
+            module.
+    """
+
+    criterion: Text
+    budget: Positive
+    where: Annotated[Text, AfterValidator(_condition)] | None = None
+    over: Literal["retained", "validation"] | None = None
+    name: Annotated[str, Field(pattern=r"^[a-z]\w*$", max_length=40)] | None = None
+
+    @model_validator(mode="after")
+    def _is_of_rows_that_suit_it(self) -> PreservedCriterion:
+        if self.criterion == "group_loss" and self.where is None:
+            raise ValueError('group_loss needs where, such as "age >= 60"')
+        if self.criterion == RETAINED_LOSS and (self.where, self.over) != (None, None):
+            raise ValueError(
+                "retained_loss is of all retained rows: for a group write group_loss, for "
+                "validation rows validation_loss"
+            )
+        if self.criterion == "validation_loss" and self.over == "retained":
+            raise ValueError("validation_loss is over validation rows; leave `over` out")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Its name, also where none is stated."""
+        return self.name or re.split(r"[:.]", self.criterion)[-1].lower()
+
+    @property
+    def of_validation(self) -> bool:
+        """Whether it is measured on the validation rows."""
+        return self.over == "validation" or self.criterion == "validation_loss"
 
 
 class PumaSettings(Strict):

@@ -5,7 +5,7 @@ Every room above may import from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
 
@@ -54,6 +54,7 @@ def load_dataset(
     seed: int = 0,
     test_fraction: float = 0.25,
     validation_fraction: float = 0.0,
+    groups: Sequence[str] = (),
     folder: Path | str | None = None,
     download: bool = False,
     source: SourceSettings | None = None,
@@ -69,6 +70,9 @@ def load_dataset(
         test_fraction: Share of the rows to hold out; of a source's people.
         validation_fraction: Share of the other people to hold out as rows on which criteria are
             measured; 0: there are none.
+        groups: Expressions over the columns of the table, such as "age >= 60", whose rows
+            :attr:`Examples.groups` marks; see :class:`puma.where.Where`. Synthetic data have the
+            columns x and y.
         folder: Where MNIST lies; no other source reads it. See :func:`mnist`.
         download: Whether MNIST may be fetched from the network.
         source: The user's own data, as in ``sources`` of params.yaml.
@@ -85,7 +89,7 @@ def load_dataset(
         raise DataError(
             f"validation_fraction must be 0 or lie between 0 and 1, got {validation_fraction!r}"
         )
-    extras = Extras(float(validation_fraction))
+    extras = Extras(float(validation_fraction), tuple(dict.fromkeys(groups)))
     if folder is not None:
         require_path(folder, DataError)
     require_known(name, source)

@@ -7,8 +7,8 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ class Examples:
         labels: (n,) int64 classes; of a regression, numbers of the features' dtype.
         subject_ids: (n,) strings; one subject may own several rows.
         task: What the labels are.
+        groups: (n,) bool, whether each row belongs to a group, by the expression that picks it.
 
     Raises:
         DataError: Lengths differ, features or labels are not such numbers, or an id is not to be
@@ -40,6 +41,7 @@ class Examples:
     labels: Tensor
     subject_ids: np.ndarray
     task: Task = CLASSIFICATION
+    groups: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _refuse_other_tensors(self.features, self.labels)
@@ -64,6 +66,12 @@ class Examples:
             )
         if not torch.isfinite(self.features).all():
             raise DataError("features hold NaN or infinity; impute them before building Examples")
+        for name, rows in self.groups.items():
+            if rows.dtype != torch.bool or rows.shape != (len(self.labels),):
+                raise DataError(
+                    f"the group {name!r} must be one truth value for each of the "
+                    f"{len(self.labels)} examples, got shape {tuple(rows.shape)} of {rows.dtype}"
+                )
         object.__setattr__(self, "features", self.features.detach())
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "subject_ids", subject_array(self.subject_ids))
@@ -108,7 +116,12 @@ class Examples:
             self.labels[chosen],
             self.subject_ids[chosen.cpu().numpy()],
             self.task,
+            {name: rows[chosen.cpu()] for name, rows in self.groups.items()},
         )
+
+    def with_groups(self, groups: Mapping[str, Tensor]) -> Examples:
+        """Return the same rows with other groups."""
+        return Examples(self.features, self.labels, self.subject_ids, self.task, groups)
 
     def without(self, rows: Tensor) -> Examples:
         """Return all examples but those at ``rows``, in their order; see :meth:`subset`."""
@@ -159,7 +172,7 @@ def _refuse_other_rows(rows: object) -> None:
 
 
 # What numpy raises for a file that is another kind, cut short, or damaged.
-_NOT_AN_ARCHIVE = (
+NOT_AN_ARCHIVE = (
     EOFError,
     KeyError,
     OSError,
@@ -226,7 +239,7 @@ class Dataset:
                 f"dataset {self.name!r}: classes must be a tuple of names, each once, got "
                 f"{self.classes!r}"
             )
-        for part, examples in self._parts("training"):
+        for part, examples in self.parts("training"):
             remedy = "make them with Examples.of"
             require_type(examples, Examples, f"the {part} split", DataError, remedy)
             if len(examples) == 0:
@@ -251,7 +264,7 @@ class Dataset:
                     f"{len(self.classes)} classes"
                 )
         task = replace(self.train.task, classes=names)
-        for part, examples in self._parts():
+        for part, examples in self.parts():
             object.__setattr__(self, part, examples.of_task(task))
 
     @property
@@ -260,10 +273,10 @@ class Dataset:
         return self.train.task
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{part}={examples!r}" for part, examples in self._parts())
+        parts = ", ".join(f"{part}={examples!r}" for part, examples in self.parts())
         return f"Dataset({self.name!r}, {parts})"
 
-    def _parts(self, train: str = "train") -> list[tuple[str, Examples]]:
+    def parts(self, train: str = "train") -> list[tuple[str, Examples]]:
         """The splits by name."""
         parts = [(train, self.train), ("test", self.test)]
         return parts if self.validation is None else [*parts, ("validation", self.validation)]
@@ -295,7 +308,7 @@ class Dataset:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"classes": np.asarray(self.classes, dtype=np.str_)}
-        for part, examples in self._parts():
+        for part, examples in self.parts():
             arrays[f"{part}_features"] = examples.features.numpy()
             arrays[f"{part}_labels"] = examples.labels.numpy()
             arrays[f"{part}_subject_ids"] = examples.subject_ids
@@ -309,14 +322,7 @@ class Dataset:
         arrays = {"name": np.asarray(self.name), **self._arrays()}
         if self.source:
             arrays["source"] = np.asarray(self.source)
-        # As numpy.savez_compressed, which takes twice as long for a file 5 % smaller.
-        with (
-            written(path, mode=PRIVATE) as stream,
-            zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive,
-        ):
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
+        write_arrays(path, arrays)
 
     @classmethod
     def load(cls, path: Path) -> Dataset:
@@ -354,8 +360,23 @@ class Dataset:
             raise DataError(f"{path}: no such dataset; run the prepare stage first") from error
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
-        except _NOT_AN_ARCHIVE as error:
+        except NOT_AN_ARCHIVE as error:
             raise DataError(f"{path}: not a dataset written by PUMA ({error})") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write one compressed .npz, whole or not at all, for the owner alone.
+
+    The same arrays give the same bytes.
+    """
+    # As numpy.savez_compressed, which takes twice as long for a file 5 % smaller.
+    with (
+        written(path, mode=PRIVATE) as stream,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive,
+    ):
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _npy(array: np.ndarray) -> tuple[bytes, memoryview]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from puma.data.base import Dataset
+from puma.data.groups import cells_of, group_masks
 from puma.data.labelled_split import split_labelled
 from puma.data.splitting import NOTHING, Extras, hold_out
 from puma.data.subject_ids import subject_array
@@ -36,5 +37,6 @@ def diabetes(*, seed: int, test_fraction: float, extras: Extras = NOTHING) -> Da
         numeric=list(found.data.columns),
         categorical=[],
         task=split.task,
+        groups=group_masks(NAME, extras.groups, cells_of(found.frame)),
     )
     return Dataset(NAME, train, test, (), validation=next(iter(validation), None))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from puma.data.base import Dataset, Examples
+from puma.data.groups import group_masks
 from puma.data.splitting import NOTHING, Extras, hold_out, split_examples
 from puma.errors import DataError
 
@@ -77,6 +78,7 @@ def mnist(
     ids = [f"image-{row:05d}" for row in range(1, len(images) + len(others) + 1)]
     train = Examples.of(_scaled(images), labels, ids[: len(images)])
     test = Examples.of(_scaled(others), their_labels, ids[len(images) :])
+    group_masks("mnist", extras.groups, {})  # refuses any
     rows = np.arange(len(train))
     kept, _, *held_out = hold_out(
         "mnist", labels.numpy(), train.subject_ids, (rows, rows[:0]), extras, seed=seed

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from puma.data.base import Dataset, Examples
+from puma.data.groups import group_masks
 from puma.data.labelled_split import split_labelled
 from puma.data.splitting import Extras, hold_out, split_dataset
 from puma.data.subject_ids import refuse_lookalikes, subject_array
@@ -62,6 +63,7 @@ def own_function(
         DataError: It cannot be imported, or what it returns is no such rows. What the call itself
             raises is passed on.
     """
+    group_masks(name, extras.groups, {})  # refuses any
     with importable_from(folder):
         load = imported(function, "source", "package.module:function", DataError, folder=folder)
         if not callable(load):

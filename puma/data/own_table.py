@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from puma.data.base import Column, Dataset
+from puma.data.groups import columns_named, group_masks
 from puma.data.labelled_split import split_labelled
 from puma.data.splitting import Extras, hold_out
 from puma.data.subject_ids import read_id, refuse_lookalikes, subject_array
@@ -15,6 +16,7 @@ from puma.data.table_file import read_table_file
 from puma.data.tabular import encode
 from puma.errors import DataError
 from puma.settings import ColumnType, SourceSettings
+from puma.where import Cells, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,13 @@ _POLICIES = {
     "date": "days since 1970, standardised",
     "categorical": "a feature for each category",
 }
+_SEEN_AS: dict[ColumnType, Kind] = {
+    "numeric": "numbers",
+    "boolean": "truth values",
+    "date": "dates",
+    "categorical": "texts",
+}
+NAMED_ALONE = Cells("texts", np.zeros(0, dtype=object))  # a column that no group is picked by
 _FILLED = {
     "numeric": "training median, and a feature that says where",
     "categorical": "a category",
@@ -62,8 +71,16 @@ def own_table(
     """
     import pandas as pd
 
-    table = read_table_file(path, source)
+    grouped_by = columns_named(name, extras.groups)
+    if source.subject in grouped_by:
+        raise DataError(
+            f"dataset {name!r}: a group is picked by {source.subject!r}, the ids of people; "
+            "pick it by what the rows say of them"
+        )
+    read = source.model_copy(update={"drop": tuple({*source.drop} - grouped_by)})
+    table = read_table_file(path, read)
     columns = []
+    seen: dict[str, Cells] = {}  # by expressions
     texts: dict[str, np.ndarray] = {}
     for role, policy in _ROLES.items():
         column = getattr(source, role)
@@ -74,6 +91,9 @@ def own_table(
             if role == "target" and source.task == "regression":
                 texts[role] = _cells(path, column, "numeric", table[column], source)
                 policy = "the number, standardised"
+                seen[column] = Cells("numbers", texts[role])
+            elif role == "target":
+                seen[column] = Cells("texts", texts[role])
             columns.append(Column(column, role, 0, distinct, policy))
     named = {each.column for each in columns}
     features: dict[str, Any] = {}
@@ -81,10 +101,19 @@ def own_table(
     for column in table.column_names:
         if column in named:
             continue
-        kinds[column] = _kind(path, column, table[column], source)
-        features[column] = _cells(path, column, kinds[column], table[column], source)
+        kind = _kind(path, column, table[column], source)
+        cells = _cells(path, column, kind, table[column], source)
+        seen[column] = NAMED_ALONE
+        if column in grouped_by:
+            texts_of = (
+                _texts(path, column, table[column], source) if kind == "categorical" else cells
+            )
+            seen[column] = Cells(_SEEN_AS[kind], texts_of)
         table = table.drop_columns(column)  # a column is in memory once
-        columns.append(_described(path, column, kinds[column], features[column], source))
+        if column in source.drop:
+            continue
+        kinds[column], features[column] = kind, cells
+        columns.append(_described(path, column, kind, cells, source))
     if not features:
         raise DataError(f"{path}: there is no column to learn from beside those that are named")
     frame = pd.DataFrame(features, copy=False)
@@ -94,6 +123,8 @@ def own_table(
         ids = np.asarray([f"row-{number}" for number in range(1, len(frame) + 1)], dtype=object)
     refuse_lookalikes(ids.tolist())
     labels, split = texts["target"], texts.get("split")
+    groups = group_masks(name, extras.groups, seen)
+    seen.clear()
     if source.missing == "drop_rows":
         whole = frame.notna().all(axis=1).to_numpy()
         if not whole.any():
@@ -103,6 +134,7 @@ def own_table(
             )
         frame, labels, ids = frame[whole], labels[whole], ids[whole]
         split = None if split is None else split[whole]
+        groups = {each: mask[whole] for each, mask in groups.items()}
     found = split_labelled(
         name, labels, ids, split, task=source.task, seed=seed, test_fraction=test_fraction
     )
@@ -117,6 +149,7 @@ def own_table(
         say_missing=True,
         most_categories=MOST_CATEGORIES,
         task=found.task,
+        groups=groups,
     )
     return Dataset(
         name,

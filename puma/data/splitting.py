@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from puma.data.base import Dataset, Examples
+from puma.data.groups import group_masks
 from puma.data.task import REGRESSION
 from puma.errors import DataError, require_seed
+from puma.where import Cells
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,11 @@ class Extras:
     Attributes:
         validation_fraction: Share of the people of the training rows who are held out as
             :attr:`puma.data.Dataset.validation`; 0: nobody.
+        groups: Expressions that pick groups of rows: see :class:`puma.where.Where`.
     """
 
     validation_fraction: float = 0.0
+    groups: tuple[str, ...] = ()
 
 
 NOTHING = Extras()
@@ -152,6 +157,7 @@ def split_examples(
     seed: int,
     test_fraction: float,
     extras: Extras = NOTHING,
+    columns: Mapping[str, Cells] | None = None,
 ) -> Dataset:
     """Split rows that need no scaling by the training split.
 
@@ -164,10 +170,13 @@ def split_examples(
         seed: Of the split.
         test_fraction: Share of the rows to hold out.
         extras: What is wanted beside.
+        columns: By which its groups are picked; None: there are none.
     """
     ids = np.asarray([f"{owner}-{row:04d}" for row in range(1, len(labels) + 1)], dtype=np.str_)
     rows = torch.from_numpy(np.asarray(features, dtype=np.float32))
-    whole = Examples(rows, torch.from_numpy(labels), ids)
+    masks = group_masks(name, extras.groups, columns or {})
+    groups = {each: torch.from_numpy(mask) for each, mask in masks.items()}
+    whole = Examples(rows, torch.from_numpy(labels), ids, groups=groups)
     split = split_rows(name, labels, seed=seed, test_fraction=test_fraction)
     return split_dataset(
         name, whole, hold_out(name, labels, ids, split, extras, seed=seed), classes

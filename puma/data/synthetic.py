@@ -4,7 +4,8 @@ The paper gives counts and a figure, no code and no noise (Appendix A, Synthetic
 noise of radial and rectangular is set so that the paper's network (64-32, Adam 1e-3, batches of
 32, 50 epochs, a quarter held out) is about as accurate as in its Table 1. Coordinates are
 centred and of order 1, so that nothing is scaled; ``seed`` draws the points and their split.
-Points are numbered cluster by cluster, or along each arm: point-0001 is the first.
+Points are numbered cluster by cluster, or along each arm: point-0001 is the first. Groups are
+picked by the columns x and y.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from puma.data.base import Dataset
 from puma.data.splitting import NOTHING, Extras, split_examples
 from puma.errors import DataError, require_seed
+from puma.where import Cells
 
 
 def radial(
@@ -113,4 +115,8 @@ def _split(
         seed=seed,
         test_fraction=test_fraction,
         extras=extras,
+        columns={
+            column: Cells("numbers", values)
+            for column, values in zip(("x", "y"), features.T, strict=True)
+        },
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from puma.data.base import Dataset, Examples
+from puma.data.groups import cells_of, group_masks
 from puma.data.splitting import NOTHING, Extras, hold_out, split_rows
 from puma.data.subject_ids import subject_array
 from puma.data.task import CLASSIFICATION, Task
@@ -18,6 +20,7 @@ from puma.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_GROUPS: Mapping[str, np.ndarray] = MappingProxyType({})
 BLOCK = 50_000  # rows that are encoded at a time
 
 # pandas and scikit-learn take over a second to import, and every stage imports this package
@@ -75,6 +78,7 @@ def split_and_scale(
         hold_out(name, labels, ids, split, extras, seed=seed),
         numeric=numeric,
         categorical=categorical,
+        groups=group_masks(name, extras.groups, cells_of(table[[label, *numeric, *categorical]])),
     )
     return Dataset(
         name, train, test, tuple(classes.tolist()), validation=next(iter(validation), None)
@@ -92,6 +96,7 @@ def encode(
     say_missing: bool = False,
     most_categories: int | None = None,
     task: Task = CLASSIFICATION,
+    groups: Mapping[str, np.ndarray] = NO_GROUPS,
 ) -> list[Examples]:
     """Make the examples of each of ``sides``, encoded as the first of them says.
 
@@ -108,6 +113,7 @@ def encode(
         most_categories: Features of one categorical column, the last of which is for all rarer
             categories; None: all.
         task: What the labels are.
+        groups: (n,) which rows belong to each group.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -138,7 +144,13 @@ def encode(
         features = torch.empty(len(rows), width, dtype=torch.float32)
         for block, part in zip(blocks, features.split(BLOCK), strict=True):
             part.copy_(torch.as_tensor(np.asarray(transform.transform(table.iloc[block]))))
-        return Examples(features, torch.from_numpy(labels[rows]), subject_ids[rows], task)
+        return Examples(
+            features,
+            torch.from_numpy(labels[rows]),
+            subject_ids[rows],
+            task,
+            {name: torch.from_numpy(mask[rows]) for name, mask in groups.items()},
+        )
 
     return [side(rows) for rows in sides]
 

@@ -8,8 +8,11 @@ from puma.influence.criteria import (
     Criterion,
     CriterionKind,
     MeanLoss,
+    OwnFunction,
     SoftECE,
     TrainingObjective,
+    preserved_criterion,
+    require_preservable,
 )
 from puma.influence.curvature import CURVATURES, Curvature, sampled, sampled_rows
 from puma.influence.derivatives import directional_derivatives, weighted_gradient
@@ -53,6 +56,7 @@ __all__ = [
     "MarginGaussNewton",
     "MeanLoss",
     "OverExamples",
+    "OwnFunction",
     "Preconditioner",
     "RowsInverse",
     "Shifted",
@@ -63,6 +67,8 @@ __all__ = [
     "Woodbury",
     "directional_derivatives",
     "influence_scores",
+    "preserved_criterion",
+    "require_preservable",
     "resolve_solver",
     "reweight",
     "sampled",
