@@ -265,11 +265,13 @@ class ModelSettings(Strict):
 
 
 class TrainingSettings(Strict):
-    """How models are trained: Adam, mean cross-entropy.
+    """How models are trained: Adam, the mean loss of the dataset's task.
 
     ``learning_rate_schedule`` one_cycle rises from learning_rate/25 to ``learning_rate`` in the
     first 30 % of the steps, then falls to next to nothing (Smith and Topin, 2019). It suits image
-    models that get only a few epochs. ``loop`` is "package.module:function", which trains in place
+    models that get only a few epochs. ``class_weights``: what a row's loss counts by the name of
+    its class, or balanced, so that all classes count alike; see
+    :func:`puma.models.tasks.weighted`. ``loop`` is "package.module:function", which trains in place
     of all this: see :mod:`puma.models.own_loop`.
     """
 
@@ -278,9 +280,22 @@ class TrainingSettings(Strict):
     learning_rate_schedule: Literal["constant", "one_cycle"] = "constant"
     batch_size: Count = 32
     weight_decay: NonNegative = 0.0
+    class_weights: Literal["balanced"] | dict[str, Positive] | None = Field(
+        default=None, exclude_if=operator.not_
+    )
     loop: Annotated[str, AfterValidator(_own_name)] | None = Field(
         default=None, exclude_if=operator.not_
     )
+
+    def recorded(self) -> dict[str, str | int | float]:
+        """The settings as YAML scalars; what is off by default is there only where it is on."""
+        own: dict[str, str | int | float] = self.model_dump(exclude={"class_weights"})
+        if isinstance(self.class_weights, dict):
+            weights = sorted(self.class_weights.items())
+            own["class_weights"] = ", ".join(f"{name}: {weight}" for name, weight in weights)
+        elif self.class_weights is not None:
+            own["class_weights"] = self.class_weights
+        return own
 
 
 RETAINED_LOSS = "retained_loss"

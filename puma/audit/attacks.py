@@ -18,7 +18,7 @@ Attack = Callable[[Predictions], Array]
 
 
 def loss_attack(predictions: Predictions) -> Array:
-    """Score by minus the cross-entropy, at most 0 nats (Yeom et al., 2018)."""
+    """Score by minus the loss, at most 0 nats (Yeom et al., 2018)."""
     return -predictions.losses
 
 
@@ -36,13 +36,13 @@ def entropy_attack(predictions: Predictions) -> Array:
 
 
 def two_model_attack(predictions: Predictions) -> Array:
-    """Score by how far the margin fell from the parent to the audited version.
+    """Score by how far the row's score fell from the parent to the audited version.
 
-    The margin of a removed row falls, that of other rows hardly changes (Chen et al., "When
+    The score of a removed row falls, that of other rows hardly changes (Chen et al., "When
     Machine Unlearning Jeopardizes Privacy", 2021). The score is 0 where the versions agree.
     Retraining betrays removed rows too, so compare with the same number of retrained models.
     """
-    return predictions.of_parent().margins - predictions.margins
+    return predictions.of_parent().scores - predictions.scores
 
 
 ATTACKS: dict[str, Attack] = {
@@ -51,3 +51,4 @@ ATTACKS: dict[str, Attack] = {
     "entropy": entropy_attack,
     "two_models": two_model_attack,
 }
+OF_CLASSES = ("confidence", "entropy")  # these read the probabilities of classes

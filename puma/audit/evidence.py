@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from puma.audit.attacks import ATTACKS, Attack
+from puma.audit.attacks import ATTACKS, OF_CLASSES, Attack
 from puma.audit.lira import LiRA
 from puma.audit.population import (
     KERNEL_EVERY,
@@ -24,10 +24,11 @@ from puma.errors import SettingsError
 from puma.models import build_model
 from puma.models.batched import stackable
 from puma.models.parallel import cores
+from puma.models.tasks import likelihood_of
 from puma.references import LeaveOutRidge, Pool, Population, leave_out_groups
 from puma.references.kernel_ridge import MOST_ROWS
 from puma.references.partitions import PARTS
-from puma.references.population import Mask
+from puma.references.population import Array, Mask
 from puma.references.short_training import COPIES, short_margins, starts_of, train_short
 from puma.removal import build_trainer
 from puma.requests.deletion_set import DeletionSet
@@ -58,8 +59,13 @@ class Evidence:
 
     @property
     def attacks(self) -> dict[str, Attack]:
-        """Every attack by its name in the metrics."""
-        return {**ATTACKS, "shadow": self.shadow.scores, "lira": self.lira.scores}
+        """Every attack by its name in the metrics; those of classes only where there are some."""
+        plain = {
+            name: attack
+            for name, attack in ATTACKS.items()
+            if self.shadow.classes or name not in OF_CLASSES
+        }
+        return {**plain, "shadow": self.shadow.scores, "lira": self.lira.scores}
 
 
 def train_shadows(dataset: Dataset, settings: Settings, *, progress: bool = True) -> Population:
@@ -165,13 +171,22 @@ def train_pool(
     return Pool(
         left_out,
         with_everybody,
-        None if gram is None else LeaveOutRidge.fit(gram, n),
+        None if gram is None else LeaveOutRidge.fit(gram, n, labels=_labels_of(dataset)),
         short_margins(
             dataset, initial, starts, [*groups, nobody], settings.training, progress=progress
         ),
         starts,
         dataset.digest,
     )
+
+
+def _labels_of(dataset: Dataset) -> Array | None:
+    """(N,) the labels of a regression in the unit of its margins."""
+    labels = dataset.rows.labels.double()
+    if not dataset.task.is_regression:
+        return None
+    margins: Array = -likelihood_of(dataset.task).margins(0 * labels[:, None], labels).numpy()
+    return margins
 
 
 def predict_without(

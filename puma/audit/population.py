@@ -21,6 +21,7 @@ from puma.influence.margin_gram import margin_gram
 from puma.models import build_model
 from puma.models.batched import stackable, train_many
 from puma.models.parallel import run_all
+from puma.models.tasks import hits
 from puma.project.files import PRIVATE, sha256, written
 from puma.references.population import Array, Mask, Population
 from puma.removal.base import RemovalMethod
@@ -205,7 +206,9 @@ def _fit_one(
 def _applied(model: nn.Module, kernel: bool, dataset: Dataset) -> _Applied:
     """The margins of every row, whether the model predicts its label, and the kernel if wanted."""
     found = predict(model, dataset.train, dataset.test)
-    correct = (found.after.argmax(1) == found.labels).numpy()
+    correct = np.zeros(len(found), dtype=bool)
+    if not dataset.task.is_regression:
+        correct = hits(found.after, found.labels).numpy()
     gram = margin_gram(model, dataset.rows).numpy() if kernel else None
     return found.margins, correct, gram
 

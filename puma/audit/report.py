@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from puma.audit.attacks import loss_attack, two_model_attack
+from puma.audit.attacks import OF_CLASSES, loss_attack, two_model_attack
 from puma.audit.evidence import Evidence
 from puma.audit.metrics import auc_interval, rate, tpr_at_fpr, worst
 from puma.audit.plot_data import PlotData, plot_data_of
-from puma.audit.predictions import Array, Predictions
+from puma.audit.predictions import Array, Predictions, scores_of
 from puma.audit.retraining import (
     gap_to_retraining,
     prediction_band,
@@ -24,6 +25,8 @@ from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
 from puma.errors import AuditError
 from puma.models.metrics import auc
+from puma.models.tasks import hits, likelihood_of
+from puma.models.tasks.gaussian import MARGIN_UNIT
 from puma.references import Population
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, EvidenceSource
@@ -85,7 +88,7 @@ def audit_removal(
     before = {name: group.of_parent() for name, group in groups.items()}
     metrics, unresolved = _attack_numbers(groups, rows, evidence, settings.confidence)
     metrics |= _by_class(groups, unresolved)
-    metrics |= _group_numbers(groups)
+    metrics |= _group_numbers(groups, unresolved)
     metrics |= _exposure(groups, before, evidence)
 
     verdict, compared = judge_rows(
@@ -117,11 +120,15 @@ def judge_rows(
     audited = predictions.at(rows).margins
     with_rows, without_rows = trained.margins[:, rows], retrained.margins[:, rows]
     level = settings.confidence
+    task = predictions.task
+    sure = partial(scores_of, task=task)
     influence = remaining_influence(audited, with_rows, without_rows, confidence=level)
-    confidence = relative_confidence(audited, without_rows, confidence=level)
-    gap = gap_to_retraining(audited, without_rows, confidence=level)
+    confidence = relative_confidence(sure(audited), sure(without_rows), confidence=level)
+    gap = gap_to_retraining(audited, without_rows, confidence=level, scores=sure)
     n_train = int(trained.member[0].sum())
-    utilities, lost = _utility(predictions, n_train, retrained, settings)
+    kept = _r2 if task.is_regression else _accuracies
+    utilities, lost = kept(predictions, n_train, retrained, settings)
+    headline = likelihood_of(task).metrics[0]
     verdict = judge(influence, confidence, gap, utilities, lost, len(rows), settings)
     return verdict, {
         "audit_passed": float(verdict.passed),
@@ -136,9 +143,9 @@ def judge_rows(
         "gap_to_retrain_expected": gap.expected,
         "gap_to_retrain_ratio": gap.ratio,
         "gap_to_retrain_worst": gap.worst,
-        "balanced_accuracy": utilities[1].audited,
-        "accuracy_change": utilities[0].audited - utilities[0].parent,
-        "retrained_accuracy": utilities[0].retrained,
+        f"{headline}_change": utilities[0].audited - utilities[0].parent,
+        f"retrained_{headline}": utilities[0].retrained,
+        **{each.name.replace(" ", "_"): each.audited for each in utilities[1:]},
     }
 
 
@@ -201,7 +208,11 @@ def _attack_numbers(
         "attack_rate": rate(scores["shadow"][0]),
         "attack_rate_unseen": rate(scores["shadow"][1]),
     }
-    unresolved: dict[str, str] = {}
+    unresolved = {
+        f"attack_auc_{name}": "the predictions of a regression are no probabilities of classes"
+        for name in OF_CLASSES
+        if name not in scores
+    }
     for name, pair in scores.items():
         # The loss attack is the plain `attack_auc`.
         key = "attack_auc" if name == "loss" else f"attack_auc_{name}"
@@ -216,10 +227,10 @@ def _attack_numbers(
             unresolved[key] = resolved.reason
         else:
             found[key] = resolved.value
-    retrained = evidence.without_rows.margins
-    before = [group.of_parent().margins for group in (removed, unseen)]
+    retrained = scores_of(evidence.without_rows.margins, removed.task)
+    before = [group.of_parent().scores for group in (removed, unseen)]
     found |= {
-        # The order of the margins is the order of minus the losses.
+        # The order of the scores is the order of minus the losses.
         "attack_auc_retrained": _mean_auc(
             retrained[:, rows["removed"]], retrained[:, rows["unseen"]]
         ),
@@ -242,6 +253,8 @@ def _by_class(groups: dict[str, Predictions], unresolved: dict[str, str]) -> Num
     """The loss attack within each class; a class without a row on one side is unresolved."""
     removed, unseen = groups["removed"], groups["unseen"]
     found: Numbers = {}
+    if removed.task.is_regression:
+        return found
     for label in range(removed.after.shape[1]):
         pair = [group.at(torch.nonzero(group.labels == label)[:, 0]) for group in (removed, unseen)]
         key = f"attack_auc_class_{label}"
@@ -253,12 +266,19 @@ def _by_class(groups: dict[str, Predictions], unresolved: dict[str, str]) -> Num
     return found
 
 
-def _group_numbers(groups: dict[str, Predictions]) -> Numbers:
+def _group_numbers(groups: dict[str, Predictions], unresolved: dict[str, str]) -> Numbers:
     found: Numbers = {}
     for name, group in groups.items():
         found[f"{name}_loss"] = float(group.losses.mean())
-        if name != "unseen":
-            found[f"{name}_accuracy"] = _hits(group.after, group.labels).mean().item()
+        if name == "unseen":
+            continue
+        likelihood = likelihood_of(group.task)
+        measured = likelihood.measured(group.after, group.labels, group.task)
+        for metric in likelihood.metrics:
+            if metric in measured:
+                found[f"{name}_{metric}"] = measured[metric]
+            else:
+                unresolved[f"{name}_{metric}"] = f"the {name} rows all have the same label"
     return found
 
 
@@ -278,13 +298,41 @@ def _exposure(
     }
 
 
-def _utility(
+def _r2(
+    predictions: Predictions, n_train: int, retrained: Population, settings: AuditSettings
+) -> tuple[tuple[Utility, ...], tuple[int, ...]]:
+    """R² of the test rows."""
+    labels = predictions.labels[n_train:].double().numpy()
+    spread = np.square(labels - labels.mean()).sum()
+    if spread == 0:
+        raise AuditError(
+            f"the {len(labels)} test rows all have the same label, so that R² is not defined; test "
+            "on other rows (data.test_fraction)"
+        )
+
+    def of(margins: Array) -> Array:
+        errors = MARGIN_UNIT * margins[..., n_train:]
+        return np.asarray(1 - np.square(errors).sum(-1) / spread)
+
+    others = of(retrained.margins)
+    utility = Utility(
+        "R²",
+        float(of(predictions.margins)),
+        float(of(predictions.of_parent().margins)),
+        float(others.mean()),
+        prediction_band(others, settings.confidence),
+    )
+    return (utility,), ()
+
+
+def _accuracies(
     predictions: Predictions, n_train: int, retrained: Population, settings: AuditSettings
 ) -> tuple[tuple[Utility, ...], tuple[int, ...]]:
     """Plain and balanced test accuracy, and the classes that only this version never predicts."""
     labels = predictions.labels[n_train:]
     parts = [
-        _hits(logits[n_train:], labels)[None] for logits in (predictions.after, predictions.before)
+        hits(logits[n_train:], labels).double()[None]
+        for logits in (predictions.after, predictions.before)
     ]
     audited, parent = (_recalls(part, labels) for part in parts)
     others = _recalls(torch.from_numpy(retrained.correct[:, n_train:]).double(), labels)
@@ -306,10 +354,6 @@ def _utility(
     )
     gone = (audited[0] == 0) & (others > 0).all(0)
     return utilities, tuple(torch.nonzero(present)[:, 0][gone].tolist())
-
-
-def _hits(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.argmax(1) == labels).double()
 
 
 def _recalls(hits: Tensor, labels: Tensor) -> Tensor:

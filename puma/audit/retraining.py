@@ -7,6 +7,7 @@ rows; differences within a group are chance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +93,7 @@ class GapToRetraining:
         expected: The mean distance of retrained models from each other; a gap near it is chance.
         worst: The mean distance of the worst 1 % of the rows, and of at least one.
         chance: Half the width of the band in which mean/expected of retrained models lies about 1.
-        below: Whether the audited margins are, on average, below the retrained models'.
+        below: Whether the audited model is, on average, less sure than the retrained models.
     """
 
     mean: float
@@ -108,7 +109,11 @@ class GapToRetraining:
 
 
 def gap_to_retraining(
-    audited: Array, without_rows: Array, *, confidence: float = 0.95
+    audited: Array,
+    without_rows: Array,
+    *,
+    confidence: float = 0.95,
+    scores: Callable[[Array], Array] | None = None,
 ) -> GapToRetraining:
     """Measure :class:`GapToRetraining`, in the spirit of KLOM and U-LiRA, for one audited model.
 
@@ -116,6 +121,7 @@ def gap_to_retraining(
         audited: (m,) margins of the removed rows in the audited model.
         without_rows: (k, m) the same in retrained models.
         confidence: Of the band, in (0, 1).
+        scores: From margins to what is larger where a model is surer; None: they are.
 
     Raises:
         AuditError: There are fewer than 3 models, shapes disagree, or the models do not vary.
@@ -130,12 +136,13 @@ def gap_to_retraining(
         raise _no_chance()
     # Every distance counts for both of its models, which pulls their k means together.
     unshared = (len(others) - 1) / (len(others) - 2)
+    sure = scores or np.asarray
     return GapToRetraining(
         float(rows.mean()),
         expected,
         worst(rows),
         unshared * prediction_band(np.array(others) / expected, confidence),
-        bool(audited.mean() < without_rows.mean()),
+        bool(sure(audited).mean() < sure(without_rows).mean()),
     )
 
 
@@ -155,7 +162,7 @@ class RelativeConfidence:
 def relative_confidence(
     audited: Array, without_rows: Array, *, confidence: float = 0.95
 ) -> RelativeConfidence:
-    """Compute the probability that ``audited`` has a larger margin of a row than a retrained model.
+    """Compute the probability that ``audited`` has a larger score of a row than a retrained model.
 
     A tie counts one half. 0.5: the two are alike. Above: the rows are still known. Below: their
     loss is abnormally high. The interval is the one that retrained models show against each
@@ -163,7 +170,8 @@ def relative_confidence(
     short.
 
     Args:
-        audited: (m,) margins of the removed rows in the audited model.
+        audited: (m,) scores of the removed rows in the audited model, larger where it is surer;
+            with classes these are the margins.
         without_rows: (k, m) the same in retrained models.
         confidence: Of the interval, in (0, 1).
 

@@ -38,6 +38,10 @@ def _sorted(outputs: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([probabilities.sort(1, descending=True).values, hit[:, None]], 1)
 
 
+def _error(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs[:, 0] - labels).abs()[:, None]
+
+
 # From (n, classes) logits and (n,) labels. softmax is the paper's; softmax_label adds the label,
 # without which overfitting cannot be seen; sorted, the probabilities in descending order and
 # whether the first is the label's, treats all classes alike (Salem et al., 2019).
@@ -45,6 +49,17 @@ FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": _softmax,
     "softmax_label": _softmax_label,
     "sorted": _sorted,
+}
+
+
+# The same names for (n, 1) predicted labels: the prediction; the label and the error beside it;
+# the error alone.
+REGRESSION_FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": lambda outputs, _: outputs,
+    "softmax_label": lambda outputs, labels: torch.cat(
+        [outputs, labels[:, None], _error(outputs, labels)], 1
+    ),
+    "sorted": _error,
 }
 
 
@@ -56,7 +71,7 @@ class ShadowAttack:
 
     Attributes:
         network: The classifier; its outputs are 0 = non-member, 1 = member.
-        classes: How many classes the attacked models have.
+        classes: How many classes the attacked models have; 0 for a regression.
         features: A name of :data:`FEATURES`: what the classifier sees of a prediction.
         quality: Balanced accuracy in [0, 1] on a shadow it was not trained on (0.5 = guessing).
         quality_auc: AUC of its scores there.
@@ -103,13 +118,13 @@ class ShadowAttack:
         """
         try:
             stored = torch.load(path, weights_only=True)
-            inputs = FEATURES[stored["features"]](
-                torch.zeros(1, stored["classes"]), torch.tensor([0])
-            )
+            classes = stored["classes"]
+            of = (torch.zeros(1, classes or 1), torch.tensor([0]))
+            inputs = _features(classes)[stored["features"]](*of)
             network = mlp(inputs.shape[1], 2, tuple(stored["hidden"]))
             network.load_state_dict(stored["network"])
             numbers = (float(stored["quality"]), float(stored["quality_auc"]))
-            return cls(network.eval(), stored["classes"], stored["features"], *numbers)
+            return cls(network.eval(), classes, stored["features"], *numbers)
         except FileNotFoundError as error:
             raise AuditError(f"{path}: no such attack; run the shadow stage first") from error
         except Exception as error:  # torch raises pickle, zip and runtime errors alike here
@@ -227,12 +242,16 @@ def _train_classifier(
 
 def _attack_features(predictions: Predictions, classes: int, kind: str) -> Tensor:
     """(n, d) float32 of what the classifier sees; see :data:`FEATURES`."""
-    if predictions.after.shape[1] != classes:
+    if predictions.after.shape[1] != (classes or 1):
         raise AuditError(
             f"the model predicts {predictions.after.shape[1]} classes, the attack was trained for "
             f"{classes}; train the shadow attack on the dataset of this model"
         )
-    return FEATURES[kind](predictions.after, predictions.labels).float()
+    return _features(classes)[kind](predictions.after, predictions.labels).float()
+
+
+def _features(classes: int) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    return FEATURES if classes else REGRESSION_FEATURES
 
 
 def _membership(network: nn.Module, features: Tensor) -> np.ndarray:

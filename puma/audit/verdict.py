@@ -34,10 +34,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Utility:
-    """A test accuracy of the audited model, its parent and the retrained models.
+    """A test metric of the audited model, its parent and the retrained models.
 
     Attributes:
-        name: "accuracy" or "balanced accuracy".
+        name: "accuracy" or "balanced accuracy"; of a regression "R²".
         audited: Of the audited model.
         parent: Of its parent.
         retrained: The mean of the retrained models.
@@ -52,7 +52,7 @@ class Utility:
 
     @property
     def reference(self) -> float:
-        """The accuracy that the removal has to keep: not more than retraining keeps."""
+        """The value that the removal has to keep: not more than retraining keeps."""
         return min(self.parent, self.retrained)
 
     def lost(self, limit: float) -> bool:
@@ -84,7 +84,7 @@ def judge(
         influence: What remains of the removed rows' influence.
         confidence: How often the model is more confident than retrained models.
         gap: Its distance from them.
-        utilities: The plain and the balanced test accuracy.
+        utilities: The plain and the balanced test accuracy; of a regression R² alone.
         lost_classes: Classes that the model never predicts, and every retrained model does.
         n_removed: How many rows were removed.
         settings: The limits.
@@ -92,7 +92,7 @@ def judge(
     return (
         _utility_lost(utilities, lost_classes, settings)
         or _too_far(influence, confidence, gap, settings)
-        or _concluded(influence, n_removed)
+        or _concluded(influence, n_removed, utilities)
     )
 
 
@@ -100,7 +100,7 @@ def _utility_lost(
     utilities: tuple[Utility, ...], lost_classes: tuple[int, ...], settings: AuditSettings
 ) -> Verdict | None:
     limits = (settings.max_accuracy_loss, settings.max_balanced_accuracy_loss)
-    for utility, limit in zip(utilities, limits, strict=True):
+    for utility, limit in zip(utilities, limits[: len(utilities)], strict=True):
         if utility.lost(limit):
             return Verdict(
                 "utility_lost",
@@ -160,7 +160,12 @@ def _too_far(
     return None
 
 
-def _concluded(influence: RemainingInfluence, n_removed: int) -> Verdict:
+def _concluded(
+    influence: RemainingInfluence, n_removed: int, utilities: tuple[Utility, ...]
+) -> Verdict:
+    kept = "the test accuracies are"
+    if len(utilities) == 1:
+        kept = f"{utilities[0].name} of the test rows is"
     if not influence.distinguishable:
         return Verdict(
             "indistinguishable",
@@ -169,13 +174,12 @@ def _concluded(influence: RemainingInfluence, n_removed: int) -> Verdict:
             "apart by their predictions (chance alone moves the influence by "
             f"{influence.chance:.2f}, from 0 = retrained to 1 = never removed), so that this audit "
             "cannot show that anything is forgotten; it does show that the predictions differ from "
-            "those of retrained models by no more than chance, and that the test accuracies are "
-            "within the limits",
+            f"those of retrained models by no more than chance, and that {kept} within the limits",
         )
     return Verdict(
         "passed",
         f"the removed rows' influence on their own predictions is {influence.value:.2f} of what it "
         f"was (0 = like retraining, give or take {influence.chance:.2f} by chance), their margins "
-        "and the test accuracies are within the limits, and a version that removed nothing would "
-        "have been found out",
+        f"and {kept} within the limits, and a version that removed nothing would have been found "
+        "out",
     )

@@ -44,7 +44,7 @@ def weighted_gradient(
         parts, weights.split(batch_size or flat.batch_size), strict=False
     ):
         with torch.enable_grad():
-            loss = flat.losses(vector, features, labels) @ weight
+            loss = flat.losses(vector, features, labels, examples.task) @ weight
         total += torch.autograd.grad(loss, vector)[0]
     return total
 
@@ -70,7 +70,7 @@ def directional_derivatives(
     for features, labels in batches(flat, examples, batch_size):
 
         def losses(point: Tensor, features: Tensor = features, labels: Tensor = labels) -> Tensor:
-            return flat.losses(point, features, labels)
+            return flat.losses(point, features, labels, examples.task)
 
         # Under no_grad the primal pass would otherwise still record a backward graph.
         with torch.no_grad():

@@ -9,15 +9,16 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
-from torch.nn.functional import cross_entropy
 
 from puma.data.base import Examples
+from puma.data.task import Task
 from puma.errors import DataError, ModelError, SettingsError, require_type
 from puma.influence.derivative_support import (
     differentiable_kernels,
     require_finite,
     require_supported,
 )
+from puma.models.tasks import Likelihood, likelihood_of, losses
 
 BATCH_SIZE = 1024
 # Activations of a large batch of images leave the cache and page-fault: 3 times slower at 1024.
@@ -26,7 +27,7 @@ FEW = 8  # examples that a model is tried on
 
 
 class FlatModel:
-    """The map θ -> logits and per-example losses, dropout off and batch statistics frozen.
+    """The map θ -> outputs and per-example losses, dropout off and batch statistics frozen.
 
     The vector holds every parameter that requires a gradient, in the order of
     ``model.named_parameters()``. A tied weight appears once, a frozen one not at all. All work is
@@ -125,7 +126,7 @@ class FlatModel:
         }
 
     def logits(self, vector: Tensor, features: Tensor) -> Tensor:
-        """(B, classes) unnormalised log-probabilities at ``vector`` (p,).
+        """(B, K) outputs at ``vector`` (p,): the logits of K classes, or what else the task has.
 
         Pure: works under every ``torch.func`` transform.
 
@@ -142,16 +143,11 @@ class FlatModel:
                 f"the model must return logits of shape (batch, classes), got {got}; "
                 "wrap it so that it does"
             )
-        if output.shape[1] < 2:
-            raise ModelError(
-                f"the model has {output.shape[1]} output per example, and cross-entropy needs one "
-                "for each class; give a model of two classes two outputs"
-            )
         return output
 
-    def losses(self, vector: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """(B,) cross-entropy of each example at ``vector`` (p,), in nats."""
-        return cross_entropy(self.logits(vector, features), labels, reduction="none")
+    def losses(self, vector: Tensor, features: Tensor, labels: Tensor, task: Task) -> Tensor:
+        """(B,) the task's loss of each example at ``vector`` (p,), with class weights, in nats."""
+        return losses(task, self.logits(vector, features), labels)
 
     @torch.no_grad()
     def classes(self, features: Tensor) -> int:
@@ -213,11 +209,13 @@ def batches(
             "convert one of them"
         )
     labels = examples.labels if rows is None else examples.labels[rows]
-    if len(labels) and (top := int(labels.max())) >= flat.classes(examples.features):
-        raise DataError(
-            f"a label is {top}, but the model has {flat.classes(examples.features)} outputs; "
-            "give its last layer one per class"
-        )
+    if len(labels):
+        likelihood, count = likelihood_of(examples.task), flat.classes(examples.features)
+        if not likelihood.fits(flat.vector.new_empty(1, count), labels):
+            raise DataError(
+                f"the model has {count} {'output' if count == 1 else 'outputs'} per example, and "
+                f"these labels{_up_to(labels, likelihood)} need {likelihood.wanted}"
+            )
     if rows is not None:
         return (
             (examples.features[chosen], examples.labels[chosen])
@@ -227,6 +225,10 @@ def batches(
     if len(examples) == 0:  # split() would yield one empty batch, which convolutions refuse
         return iter(())
     return zip(examples.features.split(batch_size), examples.labels.split(batch_size), strict=True)
+
+
+def _up_to(labels: Tensor, likelihood: Likelihood) -> str:
+    return f", up to {int(labels.max())}," if likelihood.has_classes else ""
 
 
 def require_consistent(flat: FlatModel, examples: Examples) -> None:

@@ -17,17 +17,19 @@ from puma.errors import (
 from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.layer_gradients import LayerRows, require_layer_gradients
+from puma.models.tasks import likelihood_of, row_weights
 
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
 TRACE_POWER = 0.75
 
 
 class GaussNewtonRows:
-    """The Gauss-Newton matrix of the mean cross-entropy as AᵀA, A of at most ``rows`` rows.
+    """The Gauss-Newton matrix of the task's mean loss as AᵀA, A of at most ``rows`` rows.
 
-    Each row is a_i = w_i·J_iᵀu. J_i is the Jacobian of example i's logits and u an eigenvector of
-    the Hessian in its logits, diag(p_i) − p_i p_iᵀ, scaled so that all rows of all examples give
-    the matrix of :class:`GaussNewton` exactly. If these, n·(classes − 1), are no more than
+    Each row is a_i = w_i·J_iᵀu. J_i is the Jacobian of example i's outputs and u an eigenvector of
+    the loss's Hessian in these (of cross-entropy diag(p_i) − p_i p_iᵀ), scaled so that all rows of
+    all examples give the matrix of :class:`GaussNewton` exactly. If these, n·(classes − 1) for
+    cross-entropy and n for one output, are no more than
     ``rows``, all are taken and AᵀA IS that matrix (``exact``). Otherwise it is an unbiased
     estimate: examples are drawn by systematic sampling with probability ∝ trace^0.75, the trace
     being that of the Hessian in the logits; each gives one eigenvector, drawn with probability
@@ -68,7 +70,7 @@ class GaussNewtonRows:
         require_consistent(flat, examples)
         self.size, self.dtype, self.flat, self.examples = flat.size, flat.dtype, flat, examples
         self._seed, self._batch_size = seed, batch_size
-        each = flat.classes(examples.features) - 1
+        each = likelihood_of(examples.task).rank(flat.classes(examples.features))
         whole = len(examples) * each
         self.exact = rows is None or whole <= rows
         self._each = each if self.exact else 1
@@ -101,17 +103,19 @@ class GaussNewtonRows:
 
     def seeds(self) -> tuple[Tensor, Tensor]:
         """Return each row's example, and (rows, classes) w_i·u to pull back through its logits."""
-        probabilities = self._probabilities()
-        n = len(probabilities)
+        outputs, likelihood = self._outputs(), likelihood_of(self.examples.task)
+        own = row_weights(self.examples.task, self.examples.labels.cpu(), outputs)
+        n = len(outputs)
         generator = torch.Generator().manual_seed(self._seed)
         chosen, weights = torch.arange(n), torch.full((n,), 1 / n, dtype=torch.float64)
         if not self.exact:
-            traces = (probabilities * (1 - probabilities)).sum(1)
+            traces = likelihood.traces(outputs)
+            if own is not None:
+                traces = traces * own
             chosen, weights = _draw(traces**TRACE_POWER, self._drawn, generator)
-        p = probabilities[chosen]
-        values, vectors = torch.linalg.eigh(torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
-        # Ascending: the first belongs to the direction that moves all logits alike, and is 0.
-        values, vectors = values[:, 1:].clamp(min=0), vectors[:, :, 1:].transpose(1, 2)
+        values, vectors = likelihood.eigenpairs(outputs[chosen])
+        if own is not None:
+            values = values * own[chosen, None]
         if self._each == 1 and values.shape[1] > 1:
             traces = values.sum(1, keepdim=True)
             uniform = torch.rand(len(values), 1, generator=generator, dtype=torch.float64)
@@ -124,10 +128,10 @@ class GaussNewtonRows:
         return chosen.to(device), seeds.flatten(0, 1).to(self.dtype).to(device)
 
     @torch.no_grad()
-    def _probabilities(self) -> Tensor:
-        """(n, classes) in double precision: 1 − p must survive p near 1."""
+    def _outputs(self) -> Tensor:
+        """(n, K) in double precision: 1 − p must survive p near 1."""
         parts = [
-            self.flat.logits(self.flat.vector, features).double().softmax(1)
+            self.flat.logits(self.flat.vector, features).double()
             for features, _ in batches(self.flat, self.examples, self._batch_size)
         ]
         return torch.cat(parts).cpu()

@@ -10,7 +10,7 @@ from puma.data.base import Examples
 from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 from puma.influence.gauss_newton import MarginGaussNewton
 from puma.influence.layer_gradients import NoRuleError
-from puma.models.predictions import margins
+from puma.models.tasks import likelihood_of
 
 DIRECTIONS = 512  # random ones, for networks with layers that have no rule
 
@@ -57,7 +57,7 @@ def _projected(flat: FlatModel, examples: Examples, seed: int) -> Tensor:
         for features, labels in batches(flat, examples):
 
             def value(vector: Tensor, x: Tensor = features, y: Tensor = labels) -> Tensor:
-                return margins(flat.logits(vector, x), y)
+                return likelihood_of(examples.task).margins(flat.logits(vector, x), y)
 
             with torch.no_grad():
                 derivative = jvp(value, (flat.vector,), (direction,))[1]

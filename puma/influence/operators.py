@@ -51,7 +51,7 @@ class OverExamples(Protocol):
 
 
 class Hessian:
-    """Hessian ∇²J of the mean cross-entropy J at ``flat.vector``, by exact products (Eq. 9).
+    """Hessian ∇²J of the task's mean loss J at ``flat.vector``, by exact products (Eq. 9).
 
     Forward over reverse mode: a product costs about four gradients. It is indefinite for most
     networks, so solve it with damping above minus its lowest eigenvalue, or prefer
@@ -87,7 +87,7 @@ class Hessian:
         for features, labels in batches(self.flat, examples, self._batch_size):
 
             def loss(point: Tensor, features: Tensor = features, labels: Tensor = labels) -> Tensor:
-                return self.flat.losses(point, features, labels).sum()
+                return self.flat.losses(point, features, labels, examples.task).sum()
 
             with torch.no_grad():
                 total += jvp(grad(loss), (self.flat.vector,), (vector,))[1]

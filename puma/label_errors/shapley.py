@@ -142,9 +142,9 @@ class GShapley:
             orders: (b, n) long, the rows in the order in which they are learnt from.
         """
         # The buffers are the initial ones too, whichever weights each permutation starts from.
-        flat, train = FlatModel(fresh(model, self.seed)), dataset.train
+        flat, train, task = FlatModel(fresh(model, self.seed)), dataset.train, dataset.task
         measure = _performance(flat, dataset.test, self.performance)
-        slope = vmap(grad(lambda point, x, y: flat.losses(point, x, y).mean()))
+        slope = vmap(grad(lambda point, x, y: flat.losses(point, x, y, task).mean()))
         points, before = starts, measure(starts)
         credits = torch.zeros(orders.shape, dtype=torch.float64)
         for rows in orders.split(1, dim=1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from torch import nn
 
 from puma.data.base import Dataset
@@ -16,6 +15,7 @@ from puma.models import (
     save_weights,
     weights_digest,
 )
+from puma.models.tasks import likelihood_of
 from puma.project.files import sha256, write_text
 from puma.project.workspace import Workspace
 from puma.references import Pool
@@ -82,7 +82,9 @@ def load_model(workspace: Workspace, name: str, version: str) -> nn.Module:
 
 def initial_model(identity: ModelIdentity) -> nn.Module:
     """Build the model from which the training of ``identity``, or of its original, began."""
-    return new_model(identity.model, identity.shape, len(identity.classes), seed=identity.seed)
+    return new_model(
+        identity.model, identity.shape, identity.outputs, seed=identity.seed, task=identity.task
+    )
 
 
 def load_deletion_set(workspace: Workspace, dataset: Dataset) -> DeletionSet:
@@ -111,7 +113,7 @@ def record_original(workspace: Workspace, trained: Trained) -> ModelRecord:
         method=trained.original,
         seed=settings.seed,
         model=_architecture(settings.model, trained.predictor),
-        parameters={**settings.training.model_dump(), **trained.parameters},
+        parameters={**settings.training.recorded(), **trained.parameters},
         metrics={"runtime_seconds": trained.seconds},
         loss_curve=trained.history.loss if trained.history else (),
     )
@@ -185,16 +187,21 @@ def _architecture(settings: ModelSettings, model: nn.Module) -> ModelSettings:
 def _record(
     predictor: nn.Module, dataset: Dataset, *, metrics: dict[str, float], **described: object
 ) -> ModelRecord:
-    predicted = predictions.logits(predictor, dataset.test.features).argmax(1).numpy()
+    predicted = predictions.predicted(predictor, dataset.test)
+    labels = likelihood_of(dataset.task).labels(predicted).numpy()
     return ModelRecord.model_validate(
         {
             "dataset": dataset.name,
             "data_digest": dataset.digest,
             "weights_digest": weights_digest(predictor),
-            "predictions_digest": sha256(predicted.astype(np.int64).tobytes()),
+            "predictions_digest": sha256(labels.tobytes()),
             "shape": tuple(dataset.train.features.shape[1:]),
             "classes": dataset.classes,
-            "metrics": {"accuracy": predictions.accuracy(predictor, dataset.test), **metrics},
+            "task": dataset.task.name,
+            "target": (dataset.task.centre, dataset.task.scale)
+            if dataset.task.is_regression
+            else None,
+            "metrics": {**predictions.measured(predictor, dataset.test), **metrics},
             **described,
         }
     )

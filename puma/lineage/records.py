@@ -17,7 +17,14 @@ from pydantic import Field, ValidationError
 from puma.errors import DataError
 from puma.project.files import sha256, write_json
 from puma.project.workspace import Workspace
-from puma.settings import EvidenceSource, ModelSettings, Strict, is_original, original_of
+from puma.settings import (
+    EvidenceSource,
+    ModelSettings,
+    Strict,
+    TaskName,
+    is_original,
+    original_of,
+)
 
 Record = TypeVar("Record", "ModelRecord", "AuditRecord")
 
@@ -29,6 +36,10 @@ HEADLINE_METRICS = (
     "accuracy",
     "retained_accuracy",
     "removed_accuracy",
+    "r2",
+    "retained_r2",
+    "removed_r2",
+    "mae",
     "attack_rate",
     "attack_rate_unseen",
     "attack_auc",
@@ -52,10 +63,14 @@ class ModelIdentity(Strict):
         seed: The seed of the initial weights and the batches.
         data_digest: Of the dataset, training and test rows.
         weights_digest: Of the parameters and buffers.
-        predictions_digest: Of the classes predicted for the test rows.
+        predictions_digest: Of the classes predicted for the test rows; of a regression, of the
+            predicted labels.
         model: How the model is built.
         shape: Of one example.
         classes: Their names, in the order of the logits.
+        task: What the model predicts.
+        target: Of a regression: the target's value where the model predicts 0, and the step of it
+            that the model calls 1.
         parent: The fingerprint of the version that it was made from; None for an original.
         deletion_digest: Keyed digest of everybody whom it is without; None for an original.
         n_removed: The training rows that it is without.
@@ -72,6 +87,8 @@ class ModelIdentity(Strict):
     model: ModelSettings
     shape: tuple[int, ...]
     classes: tuple[str, ...]
+    task: TaskName = "classification"
+    target: tuple[float, float] | None = None
     parent: str | None = None
     deletion_digest: str | None = None
     n_removed: int = 0
@@ -79,10 +96,24 @@ class ModelIdentity(Strict):
     parameters: dict[str, str | int | float] = Field(default_factory=dict)
 
     @property
+    def outputs(self) -> int:
+        """How many numbers the model gives for a row."""
+        from puma.data.task import Task  # which imports PyTorch: no command line waits for it
+
+        return Task(self.task, self.classes).outputs
+
+    @property
     def identity(self) -> str:
         """The fields of this class as JSON, with sorted keys."""
-        own = self.model_dump(mode="json", include=set(ModelIdentity.model_fields))
+        stored = set(ModelIdentity.model_fields) - self._absent
+        own = self.model_dump(mode="json", include=stored)
         return json.dumps(own, sort_keys=True)
+
+    @property
+    def _absent(self) -> set[str]:
+        """Fields that earlier versions did not have, and this one does not need: not stored."""
+        defaults = {name: type(self).model_fields[name].default for name in ("task", "target")}
+        return {name for name, default in defaults.items() if getattr(self, name) == default}
 
     @property
     def fingerprint(self) -> str:
@@ -116,7 +147,7 @@ class ModelRecord(ModelIdentity):
 
     def write(self, path: Path) -> None:
         """Write it as JSON, whole or not at all."""
-        write_json(path, self.model_dump(mode="json"))
+        write_json(path, self.model_dump(mode="json", exclude=self._absent))
 
     @classmethod
     def read(cls, path: Path) -> ModelRecord:

@@ -17,7 +17,7 @@ from puma.models.custom import custom_model, require_contract
 from puma.models.ensemble import Ensemble
 from puma.models.fully_connected import fully_connected, mlp
 from puma.models.weights import load_weights, save_weights, state_digest, weights_digest
-from puma.settings import ModelSettings
+from puma.settings import ModelSettings, TaskName
 
 Builder = Callable[[tuple[int, ...], int, ModelSettings], nn.Module]
 
@@ -29,7 +29,7 @@ def _densenet(shape: tuple[int, ...], classes: int, settings: ModelSettings) -> 
 
 
 # A new architecture is one file here and one row of this table, from the shape of one example,
-# the number of classes and the settings to a model. It ignores the settings that it does not
+# the number of outputs and the settings to a model. It ignores the settings that it does not
 # have; sizes of its own are fields of ModelSettings in puma/settings.py.
 MODELS: dict[str, Builder] = {
     "linear": lambda shape, classes, _: fully_connected(shape, classes, hidden=()),
@@ -39,7 +39,12 @@ MODELS: dict[str, Builder] = {
 
 
 def new_model(
-    settings: ModelSettings, shape: Sequence[int], classes: int, *, seed: int
+    settings: ModelSettings,
+    shape: Sequence[int],
+    outputs: int,
+    *,
+    seed: int,
+    task: TaskName = "classification",
 ) -> nn.Module:
     """Build a freshly initialised model; the same seed gives the same weights.
 
@@ -50,25 +55,27 @@ def new_model(
     Args:
         settings: The name of the architecture and its sizes.
         shape: Of one example, without the batch.
-        classes: How many.
+        outputs: How many: one per class, or one for two classes or a regression.
         seed: Of the initial weights.
+        task: What an ensemble's votes are about; a single model is the same for all.
 
     Raises:
         ModelError: The name is unknown, or the model does not fit ``shape``.
     """
     build = _builder(settings.name)
     require_seed(seed, ModelError)
-    if not shape or min(shape) < 1 or classes < 1:
+    if not shape or min(shape) < 1 or outputs < 1:
         raise ModelError(
             f"a model needs examples of at least one number and one class, got shape "
-            f"{tuple(shape)} and {classes} classes"
+            f"{tuple(shape)} and {outputs} classes"
         )
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        model = build(tuple(shape), classes, settings)
+        model = build(tuple(shape), outputs, settings)
     if settings.members is None:
         return model
-    return Ensemble([copy.deepcopy(model) for _ in range(settings.members)], vote=settings.vote)
+    members = [copy.deepcopy(model) for _ in range(settings.members)]
+    return Ensemble(members, vote=settings.vote, task=task)
 
 
 def _builder(name: str) -> Builder:
@@ -84,16 +91,16 @@ def _builder(name: str) -> Builder:
 
 
 def build_model(settings: ModelSettings, dataset: Dataset, *, seed: int) -> nn.Module:
-    """Build a :func:`new_model` for the examples and classes of ``dataset``.
+    """Build a :func:`new_model` for the examples and the task of ``dataset``.
 
     Raises:
         ModelError: As :func:`new_model`; or it is of the user's own, and does not map rows of
-            ``dataset`` to logits (see :func:`puma.models.custom.require_contract`).
+            ``dataset`` to outputs (see :func:`puma.models.custom.require_contract`).
     """
-    features, classes = dataset.train.features, len(dataset.classes)
-    model = new_model(settings, features.shape[1:], classes, seed=seed)
+    features, task = dataset.train.features, dataset.task
+    model = new_model(settings, features.shape[1:], task.outputs, seed=seed, task=task.name)
     if ":" in settings.name:
-        require_contract(settings.name, model, features, classes)
+        require_contract(settings.name, model, features, task.outputs)
     return model
 
 

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from puma.data.base import Examples
+from puma.models.tasks import likelihood_of, weighted
 from puma.models.training import (
     History,
     TrainingPlan,
     adam,
-    checked_logits,
+    checked_outputs,
     plan_training,
     refuse_divergence,
     train,
@@ -159,10 +159,13 @@ def _train_stack(
 ) -> list[History]:
     steps = max(plan.total for plan in plans)
     taken = _rows_of_steps(examples, rows, plans, settings.batch_size)
-    top = int(examples.labels[torch.cat(rows)].max())
+    task = examples.task
+    likelihood = likelihood_of(task)
+    own = _class_weights(examples, rows, settings)
+    top = examples.labels[torch.cat(rows)].max()[None]
     for model in models:
         model.train()
-    checked_logits(models[0], examples.features[rows[0][:1]], top)
+    checked_outputs(models[0], examples.features[rows[0][:1]], task, top)
     base = copy.deepcopy(models[0])
     stacked, _ = stack_module_state(models)
     moving = [each for each in stacked.values() if each.requires_grad]
@@ -183,10 +186,12 @@ def _train_stack(
             # and zero times infinity is not zero.
             filled = block.where(present, block[:, :, :1]).clamp(min=0)
             targets = examples.labels[filled]
+            if own is not None:
+                weights = weights * own[torch.arange(len(models))[:, None], targets]
             for batch, target, weight in zip(filled, targets, weights, strict=True):
                 inputs = examples.features.index_select(0, batch.flatten())
                 outputs = _outputs(base, stacked, inputs.unflatten(0, batch.shape))
-                each = cross_entropy(outputs.flatten(0, 1), target.flatten(), reduction="none")
+                each = likelihood.losses(outputs.flatten(0, 1), target.flatten())
                 loss = (each.view_as(weight) * weight).sum(1)
                 gradients = torch.autograd.grad(loss.sum(), moving, allow_unused=True)
                 for parameter, gradient in zip(moving, gradients, strict=True):
@@ -202,8 +207,8 @@ def _train_stack(
                     for place in ends[step]:
                         plan, history = plans[place], histories[place]
                         sizes = torch.tensor(plan.sizes[: step - len(history) * len(plan.sizes)])
-                        own = losses[step - len(sizes) : step, place]
-                        history.append(((own * sizes).sum() / sizes.sum()).item())
+                        past = losses[step - len(sizes) : step, place]
+                        history.append(((past * sizes).sum() / sizes.sum()).item())
                         refuse_divergence(
                             len(history), history[-1], weights_finite[place], settings
                         )
@@ -234,6 +239,21 @@ def _rows_of_steps(
             found[start : start + len(epoch), place, : epoch.shape[1]] = epoch
             start += len(epoch)
     return found
+
+
+def _class_weights(
+    examples: Examples, rows: list[Tensor], settings: TrainingSettings
+) -> Tensor | None:
+    """(k, classes) what the loss of each class counts for each model; None where all is 1."""
+    if settings.class_weights is None and examples.task.class_weights is None:
+        return None
+    each = [
+        weighted(examples.subset(own), settings.class_weights).task.class_weights or ()
+        for own in rows
+    ]
+    # Unnamed classes that a model has no row of are missing at the end.
+    like = examples.features
+    return pad_sequence([like.new_tensor(weights) for weights in each], True, 1.0)
 
 
 def _finite(stacked: dict[str, Tensor]) -> list[bool]:

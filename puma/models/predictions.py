@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from puma.data.base import Examples
 from puma.errors import DataError, ModelError, require_type
+from puma.models.tasks import likelihood_of, require_classes, require_outputs
 
 
 @contextmanager
@@ -27,10 +27,11 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def logits(model: nn.Module, features: Tensor, *, batch_size: int | None = None) -> Tensor:
-    """(n, classes) unnormalised log-probabilities, dropout off, batch statistics frozen.
+    """(n, K) outputs, dropout off, batch statistics frozen.
 
     Args:
-        model: Maps (B, ...) features to (B, classes) logits.
+        model: Maps (B, ...) features to (B, K) outputs: the logits of K classes, the one logit of
+            two, or the number of a regression.
         features: (n, ...) of the examples.
         batch_size: None is 4096 rows of numbers, or 64 images, whose activations would otherwise
             spend more time in memory than in arithmetic.
@@ -40,9 +41,16 @@ def logits(model: nn.Module, features: Tensor, *, batch_size: int | None = None)
         return torch.cat([model(batch) for batch in features.split(batch_size)])
 
 
+def outputs_of(model: nn.Module, examples: Examples) -> Tensor:
+    """:func:`logits` of every example, which fit its label."""
+    found = logits(model, examples.features)
+    require_outputs(found, examples.task, examples.labels)
+    return found
+
+
 @torch.no_grad()
 def require_fit(model: nn.Module, examples: Examples) -> None:
-    """Raise unless ``model`` gives every class of ``examples`` a finite logit.
+    """Raise unless ``model`` gives finite outputs that the labels of ``examples`` need.
 
     Two rows are tried. The model and the global random state are left as they were.
 
@@ -55,11 +63,10 @@ def require_fit(model: nn.Module, examples: Examples) -> None:
     require_dtype(model, few)
     with evaluating(model), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         output = outputs(model, few)
-    top = int(examples.labels.max()) if len(examples) else 0
-    require_logits(output, top)
+    require_outputs(output, examples.task, examples.labels)
     if not output.isfinite().all():
         raise ModelError(
-            "the model's logits are NaN or infinite; its training diverged: train it again with a "
+            "the model's outputs are NaN or infinite; its training diverged: train it again with a "
             "lower learning rate"
         )
 
@@ -86,39 +93,29 @@ def outputs(model: nn.Module, features: Tensor) -> Tensor:
     return found
 
 
-def require_logits(output: object, top: int) -> None:
-    """Raise ModelError unless ``output`` is (B, classes) logits that include class ``top``."""
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] <= top:
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ModelError(
-            f"the model must return logits of shape (batch, classes) for classes 0 to {top}, "
-            f"got {got}; give its last layer one output per class"
-        )
-
-
 def losses(model: nn.Module, examples: Examples) -> Tensor:
-    """(n,) cross-entropy of every example, in nats."""
-    return cross_entropy(logits(model, examples.features), examples.labels, reduction="none")
-
-
-def margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n,) log(p/(1-p)) of the labelled class's probability p: unbounded, near to normal.
-
-    The statistic of LiRA (Carlini et al., "Membership Inference Attacks From First Principles",
-    2022, Section IV-C), computed from the ``logits`` (n, classes) so that p = 1 stays finite.
-    It is differentiable, and of the logits' dtype.
-    """
-    own = logits.gather(1, labels[:, None])
-    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
-    return own[:, 0] - others
+    """(n,) the loss of every example in nats, without class weights."""
+    return likelihood_of(examples.task).losses(outputs_of(model, examples), examples.labels)
 
 
 def margins_of(model: nn.Module, examples: Examples) -> Tensor:
-    """(n,) float64 :func:`margins` of every example's label."""
-    return margins(logits(model, examples.features).double(), examples.labels)
+    """(n,) float64 :meth:`puma.models.tasks.Likelihood.margins` of every example's label."""
+    found = outputs_of(model, examples).double()
+    return likelihood_of(examples.task).margins(found, examples.labels)
+
+
+def predicted(model: nn.Module, examples: Examples) -> Tensor:
+    """(n, classes) logits of every class; of a regression the (n, 1) predicted labels."""
+    return likelihood_of(examples.task).predictions(outputs_of(model, examples))
+
+
+def measured(model: nn.Module, examples: Examples) -> dict[str, float]:
+    """The task's own metrics of the model, such as accuracy, or R² and mean absolute error."""
+    found = predicted(model, examples)
+    return likelihood_of(examples.task).measured(found, examples.labels, examples.task)
 
 
 def accuracy(model: nn.Module, examples: Examples) -> float:
     """Share of ``examples`` whose most probable class is their label."""
-    predicted = logits(model, examples.features).argmax(1)
-    return (predicted == examples.labels).double().mean().item()
+    require_classes(examples, "an accuracy", "measure R² with puma.models.predictions.measured")
+    return measured(model, examples)["accuracy"]

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import torch
 import torch._dynamo  # Adam imports it at its first step, which is timed: two seconds
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import OneCycleLR
 from tqdm import tqdm
 
 from puma.data.base import Examples
+from puma.data.task import Task
 from puma.errors import DataError, ModelError, SettingsError
 from puma.models.own_loop import train_by_loop
-from puma.models.predictions import outputs, require_dtype, require_logits
+from puma.models.predictions import outputs, require_dtype
+from puma.models.tasks import mean_loss, require_outputs, weighted
 from puma.settings import TrainingSettings
 
 OnStep = Callable[[nn.Module, int, Tensor], None]
@@ -28,8 +29,8 @@ class History:
     """How a training went.
 
     Attributes:
-        loss: Mean cross-entropy (nats) over the batches of each epoch; or what the user's own loop
-            returned, which may be nothing.
+        loss: The mean loss (nats), with class weights, over the batches of each epoch; or what the
+            user's own loop returned, which may be nothing.
         steps: Optimiser steps in total.
     """
 
@@ -48,7 +49,10 @@ def train(
     label: str = "train",
     progress: bool = True,
 ) -> History:
-    """Minimise mean cross-entropy (+ weight_decay/2·‖θ‖²) with Adam, in place.
+    """Minimise the task's mean loss (+ weight_decay/2·‖θ‖²) with Adam, in place.
+
+    A row's loss counts by the weight of its class, where ``settings.class_weights`` or the
+    examples' task has any. Balanced weights are those of ``examples``.
 
     Batches, and what the model itself draws (dropout), come from ``seed``: the result depends
     on it and the data alone, and the global random state is untouched.
@@ -82,11 +86,13 @@ def train(
     if settings.loop is not None:
         _refuse_steps(settings.loop, steps, on_step)
         _refuse_untrainable_on(model, examples)
+        weighted(examples, settings.class_weights)  # which are the loop's to use, if they suit
         return History(*train_by_loop(model, examples, settings, seed=seed))
     plan = plan_training(model, examples, settings, seed=seed, steps=steps)
+    task = weighted(examples, settings.class_weights).task
     total = plan.total
     optimizer, scheduler = adam(model.parameters(), settings, total)
-    top = int(examples.labels.max())
+    top = examples.labels.max()[None]
     history: list[float] = []
     step = 0
     model.train()
@@ -99,8 +105,8 @@ def train(
         for batches in plan.epochs():
             sums, seen = 0.0, 0
             for batch in batches:
-                logits = checked_logits(model, examples.features[batch], top)
-                loss = cross_entropy(logits, examples.labels[batch])
+                output = checked_outputs(model, examples.features[batch], task, top)
+                loss = mean_loss(task, output, examples.labels[batch])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -220,10 +226,10 @@ def _refuse_untrainable(model: nn.Module) -> None:
         )
 
 
-def checked_logits(model: nn.Module, features: Tensor, top: int) -> Tensor:
-    """Return the (B, classes) output of ``model``; ModelError when class ``top`` has none."""
+def checked_outputs(model: nn.Module, features: Tensor, task: Task, labels: Tensor) -> Tensor:
+    """Return the (B, K) output of ``model``; ModelError where it is not what the labels need."""
     output = outputs(model, features)
-    require_logits(output, top)
+    require_outputs(output, task, labels)
     return output
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from puma.data.base import Dataset
 
 PARTS = 4  # a model is trained without a quarter of the people; a half, or one scale, is worse
-SCALES = (24, 8, 4, None)  # k-means clusters of every class; None: at random
+SCALES = (24, 8, 4, None)  # k-means clusters of every class (or quarter); None: at random
 
 
 def leave_out_groups(dataset: Dataset, partitions: int, *, seed: int) -> list[NDArray[np.int64]]:
@@ -29,7 +29,7 @@ def leave_out_groups(dataset: Dataset, partitions: int, *, seed: int) -> list[ND
         dataset.train.subject_ids, return_index=True, return_inverse=True
     )
     features = dataset.train.features[first].flatten(1).cpu().numpy()
-    labels = dataset.train.labels[first].cpu().numpy()
+    labels = dataset.task.strata(dataset.train.labels)[first].cpu().numpy()
     generator = np.random.default_rng([seed, len(people)])
     found = []
     for number in range(partitions):

@@ -175,6 +175,8 @@ class Pool:
                 "kernel": self.ridge.kernel.astype(np.float32),
                 "inverse": self.ridge.inverse.astype(np.float32),
             }
+            if self.ridge.labels is not None:
+                matrices["labels"] = self.ridge.labels
         np.savez_compressed(
             buffer,
             **matrices,
@@ -204,7 +206,9 @@ class Pool:
             ridge = None
             if "kernel" in stored:
                 ridge = LeaveOutRidge(
-                    stored["kernel"].astype(np.float64), stored["inverse"].astype(np.float64)
+                    stored["kernel"].astype(np.float64),
+                    stored["inverse"].astype(np.float64),
+                    stored.get("labels"),
                 )
             return cls(
                 out,

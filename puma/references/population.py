@@ -26,8 +26,8 @@ class Population:
     They are of single rows: keep the file as private as the data.
 
     Attributes:
-        margins: (k, n) float64, see :func:`puma.models.predictions.margins`.
-        correct: (k, n) whether the most probable class is the label.
+        margins: (k, n) float64, see :meth:`puma.models.tasks.Likelihood.margins`.
+        correct: (k, n) whether the most probable class is the label; False for a regression.
         member: (k, n) whether the model was trained on the row.
 
     Raises:

@@ -155,7 +155,9 @@ def rebuild_model(workspace: Workspace, record: ModelRecord) -> nn.Module:
     """
     from puma.models import load_weights, new_model, weights_digest
 
-    model = new_model(record.model, record.shape, len(record.classes), seed=record.seed)
+    model = new_model(
+        record.model, record.shape, record.outputs, seed=record.seed, task=record.task
+    )
     path = workspace.weights(record.dataset, record.method)
     found = weights_digest(load_weights(model, path))
     if found != record.weights_digest:
@@ -268,6 +270,11 @@ def _tags(record: ModelRecord, parent: ModelVersion | None) -> dict[str, str]:
         "puma.seed": str(record.seed),
     }
     tags |= verdict_tags(record)
+    if record.task != "classification":
+        tags["puma.task"] = record.task
+    if record.target is not None:
+        centre, scale = record.target
+        tags |= {"puma.target_centre": repr(centre), "puma.target_scale": repr(scale)}
     if record.deletion_digest is not None:
         tags["puma.deletion_digest"] = record.deletion_digest
     if parent is not None:

@@ -156,7 +156,11 @@ def load_module(
     graph = load_graph(found)
     try:
         module = new_model(
-            identity.model, identity.shape, len(identity.classes), seed=identity.seed
+            identity.model,
+            identity.shape,
+            identity.outputs,
+            seed=identity.seed,
+            task=identity.task,
         )
         module.load_state_dict(graph.state_dict())
     except (ModelError, RuntimeError) as error:
@@ -170,6 +174,9 @@ def predictor(
     version: RegisteredVersion, *, allow_pickle: Collection[str] = ()
 ) -> Callable[[Tensor], Tensor]:
     """The registered model as a function: (n, d) float32 -> (n, classes) logits, any n >= 1.
+
+    Other tasks give one output: the logit of the second of two classes, or a regression's label,
+    whose unit the tags ``puma.target_centre`` and ``puma.target_scale`` say.
 
     Needs neither the class of the model nor a pickle.
 

@@ -13,7 +13,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +24,7 @@ from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
 from puma.models import predictions, weights_digest
 from puma.models.own_loop import loop_digest
+from puma.models.tasks import losses, weighted
 from puma.models.training import History, train
 from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
@@ -38,7 +39,8 @@ class Trained:
     """A model, the data it learnt from, and the weights it started with.
 
     Attributes:
-        predictor: The trained model, in eval mode; maps (B, ...) features to (B, classes) logits.
+        predictor: The trained model, in eval mode; maps (B, ...) features to the task's outputs,
+            such as (B, classes) logits.
         dataset: Its training and test rows.
         initial: The same architecture before its first step, where retraining starts again.
         history: The loss curve, or None for a model that was trained elsewhere.
@@ -72,7 +74,8 @@ class Removal:
         deletion_set: Whose rows were removed.
         parent_weights: Digest of the original's weights, which identifies what this came from.
         seconds: Wall time from the trained model and the rows to the new weights.
-        criterion_before: Mean cross-entropy (nats) of the RETAINED rows under the original.
+        criterion_before: Mean loss (nats) of the RETAINED rows under the original, by the task
+            and its class weights.
         criterion_after: The same under the new model.
         parameters: How it was made: every setting of the method, as YAML scalars, and the
             deterministic outcomes such as ``dose``. With the seed and the training settings of
@@ -209,7 +212,7 @@ class RemovalMethod(Strict, ABC):
         """
         require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
         require_type(dataset, Dataset, "the dataset", DataError, "pass what load_dataset returns")
-        initial, predictor = self._start(model), self._start(model)
+        initial, predictor = self._start(model, dataset), self._start(model, dataset)
         folder = None
         temporary = self.original != ORIGINAL and records is None
         if self.original != ORIGINAL:
@@ -242,7 +245,7 @@ class RemovalMethod(Strict, ABC):
             weakref.finalize(trained, shutil.rmtree, folder, ignore_errors=True)
         return trained
 
-    def _start(self, model: nn.Module) -> nn.Module:
+    def _start(self, model: nn.Module, dataset: Dataset) -> nn.Module:  # noqa: ARG002
         """What is trained, before its first step: a copy of ``model``, or one made of copies."""
         return copy.deepcopy(model)
 
@@ -292,9 +295,12 @@ class RemovalMethod(Strict, ABC):
                 f"{trained.dataset.name!r}; read it again with the model's own dataset"
             )
         start = time.perf_counter()
+        rows = weighted(trained.dataset.train, self.training.class_weights)
+        if rows.task != trained.dataset.task:
+            trained = replace(trained, dataset=replace(trained.dataset, train=rows))
         patch = self._patch(trained, deletion_set, progress=progress)
         seconds = time.perf_counter() - start
-        retain_set = trained.dataset.train.without(deletion_set.rows)
+        retain_set = rows.without(deletion_set.rows)
         return Removal(
             method=self.method,
             predictor=patch.predictor,
@@ -316,7 +322,8 @@ class RemovalMethod(Strict, ABC):
 
 def _mean_loss(model: nn.Module, examples: Examples) -> float:
     """Nats, summed in double precision: a drift is far smaller than the two losses."""
-    return predictions.losses(model, examples).double().mean().item()
+    outputs = predictions.outputs_of(model, examples)
+    return losses(examples.task, outputs, examples.labels).double().mean().item()
 
 
 def _yaml_scalar(value: object) -> Parameter:

@@ -62,8 +62,9 @@ class SISA(SisaSettings, RemovalMethod):
         """
         return max(1, round(2 * self.training.epochs / (self.slices + 1)))
 
-    def _start(self, model: nn.Module) -> nn.Module:
-        return Ensemble([copy.deepcopy(model) for _ in range(self.shards)], vote=self.vote)
+    def _start(self, model: nn.Module, dataset: Dataset) -> nn.Module:
+        members = [copy.deepcopy(model) for _ in range(self.shards)]
+        return Ensemble(members, vote=self.vote, task=dataset.task.name)
 
     def _train(
         self, predictor: nn.Module, dataset: Dataset, records: Path | None, *, progress: bool

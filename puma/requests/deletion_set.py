@@ -217,6 +217,8 @@ def _refuse_too_much(rows: Tensor, dataset: Dataset, allow_class_removal: bool) 
             f"the deletion set covers all {len(dataset.train)} training rows of "
             f"{dataset.name!r}; no model can stand on nothing: retire the model instead"
         )
+    if dataset.task.is_regression:
+        return
     emptied = sorted(set(dataset.train.labels.tolist()) - set(kept.tolist()))
     if emptied and not allow_class_removal:
         names = ", ".join(dataset.classes[label] for label in emptied)

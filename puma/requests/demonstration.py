@@ -21,6 +21,8 @@ _STREAM = 1
 def smallest_clusters(dataset: Dataset, *, clusters: int = 8, seed: int = 0) -> Tensor:
     """(m,) training rows: the smallest k-means cluster of every class (paper, Appendix A).
 
+    Of a regression, of every quarter of the target.
+
     Similar rows vouch for each other, so removing a few scattered ones shows nothing; a whole
     cluster leaves a gap that an attack can see. Raises DataError for a class with fewer rows
     than clusters.
@@ -28,11 +30,14 @@ def smallest_clusters(dataset: Dataset, *, clusters: int = 8, seed: int = 0) -> 
     from sklearn.cluster import KMeans
 
     chosen = []
-    for label, name in enumerate(dataset.classes):
-        rows = (dataset.train.labels == label).nonzero().flatten()
+    strata = dataset.task.strata(dataset.train.labels)
+    present = range(len(dataset.classes)) if dataset.classes else strata.unique().tolist()
+    for label in present:
+        rows = (strata == label).nonzero().flatten()
         if len(rows) < clusters:
+            name = f"class {dataset.classes[label]!r}" if dataset.classes else "a quarter"
             raise DataError(
-                f"class {name!r} of {dataset.name!r} has {len(rows)} training rows for "
+                f"{name} of {dataset.name!r} has {len(rows)} training rows for "
                 f"{clusters} clusters; lower marking.clusters"
             )
         features = dataset.train.features[rows].flatten(1).numpy()

@@ -111,12 +111,12 @@ def refuse_other_training(
     if number in erased:
         return  # how it was trained is erased, too
     original = registry.identity(present[number])
+    recorded = settings.training.recorded()
     for name in type(settings.training).model_fields:
-        value = getattr(settings.training, name)
-        if original.parameters.get(name) != value:
+        if original.parameters.get(name) != recorded.get(name):
             raise SettingsError(
-                f"training.{name} is {value!r} in params.yaml, and version {number} was "
-                f"trained with {original.parameters.get(name)!r}; put it back, since the audit "
+                f"training.{name} is {recorded.get(name)!r} in params.yaml, and version {number} "
+                f"was trained with {original.parameters.get(name)!r}; put it back, since the audit "
                 "trains models like it"
             )
     if original.parameters.get(LOOP_DIGEST) != loop_digest(settings.training):

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from puma.audit import AuditReport, Evidence, LiRA, Population, audit_removal
-from puma.models.predictions import margins
+from puma.models.tasks import TASKS
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
 from tests.audit.conftest import CLASSES, Planted
 from tests.audit.oracles import likelihood_ratios
+
+MARGINS = TASKS["classification"].margins
 
 REMOVED = np.arange(0, 60, 2)
 UNSEEN = 160 + np.setdiff1d(np.arange(120), [0, 2, 4])
@@ -70,7 +72,7 @@ def test_a_version_that_forgot_half_is_in_the_middle(planted: Planted) -> None:
     after = planted.retrained[0].clone()
     rows = torch.from_numpy(REMOVED)
     labels = planted.labels[rows]
-    there, here = (margins(each[rows], labels) for each in (planted.original, after))
+    there, here = (MARGINS(each[rows], labels) for each in (planted.original, after))
     after[rows, labels] += (there - here) / 2
     ends = [
         audited(planted, version).metrics["remaining_influence"]
@@ -154,7 +156,7 @@ def test_where_the_rows_left_no_trace_nothing_can_be_concluded(planted: Planted)
     after = planted.retrained[0].clone()
     rows = torch.from_numpy(REMOVED)
     wanted = level[REMOVED] + random.normal(0, 2, 30)
-    found = margins(after[rows], planted.labels[rows])
+    found = MARGINS(after[rows], planted.labels[rows])
     after[rows, planted.labels[rows]] += torch.from_numpy(wanted) - found
     report = audited(planted, after, evidence=evidence)
     assert report.verdict.name == "indistinguishable"

@@ -40,6 +40,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return Population(np.zeros(members.shape), members, members)
 
     monkeypatch.setattr(evidence, "train_population", record)
+    monkeypatch.setattr(
+        evidence, "train_models", lambda *all_, **rest: (record(*all_, **rest), None)
+    )
     return recorded
 
 

@@ -22,8 +22,9 @@ def test_the_vector_and_what_it_computes_are_the_models_own(name):
     assert torch.equal(flat.vector, flat_parameters(model))
     assert (flat.size, flat.dtype) == (len(flat.vector), torch.float64)
     for _ in range(2):
-        flat.losses(flat.vector + 1, examples.features, examples.labels)  # leaves nothing behind
-        losses = flat.losses(flat.vector, examples.features, examples.labels)
+        rows = (examples.features, examples.labels, examples.task)
+        flat.losses(flat.vector + 1, *rows)  # leaves nothing behind
+        losses = flat.losses(flat.vector, *rows)
         torch.testing.assert_close(losses, per_example_losses(model, examples), **ROUND_OFF)
     assert torch.equal(flat_parameters(flat.module(flat.vector)), flat.vector)
 

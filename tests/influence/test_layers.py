@@ -330,8 +330,8 @@ def test_weights_that_are_not_finite_are_named():
 
 def test_one_output_and_labels_without_one_are_refused():
     features, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
-    with pytest.raises(ModelError, match="has 1 output per example"):
+    with pytest.raises(DataError, match="has 1 output per example, and these labels, up to 0"):
         GaussNewton(FlatModel(nn.Linear(3, 1)), Examples.of(features, labels * 0))
     flat = FlatModel(nn.Linear(3, 2))
-    with pytest.raises(DataError, match="a label is 2, but the model has 2 outputs"):
+    with pytest.raises(DataError, match="has 2 outputs per example, and these labels, up to 2"):
         weighted_gradient(flat, Examples.of(features, labels), torch.ones(4))

@@ -106,7 +106,7 @@ def test_margin_curvature_equals_the_dense_matrix(name, cache_bytes):
 def test_a_bounded_cache_keeps_some_batches_and_changes_nothing():
     flat, examples = FlatModel(mlp()), random_examples(10, 3)
     probe = GaussNewton(flat, examples, batch_size=4)
-    one = probe._linearised_bytes(next(iter(probe._parts(examples))))
+    one = probe._linearised_bytes(*next(iter(probe._parts(examples))))
     operator = GaussNewton(flat, examples, batch_size=4, cache_bytes=2 * one)
     kept = [hasattr(product, "__closure__") for product in operator._products]
     assert kept == [True, True, False]

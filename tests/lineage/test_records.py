@@ -24,6 +24,8 @@ COMPLETE: dict[str, Any] = {
     "model": ModelSettings(hidden=(5, 4)),
     "shape": (6,),
     "classes": ("good", "bad"),
+    "task": "classification",
+    "target": None,
     "parent": "f0",
     "deletion_digest": "h1",
     "n_removed": 12,
@@ -47,6 +49,8 @@ OTHER: dict[str, Any] = {
     "model": ModelSettings(hidden=(4, 5)),
     "shape": (7,),
     "classes": ("bad", "good"),
+    "task": "binary",
+    "target": (152.0, 77.0),
     "parent": None,
     "deletion_digest": "h2",
     "n_removed": 13,
@@ -92,7 +96,10 @@ def test_fingerprint_ignores_the_order_of_parameters() -> None:
     assert record(parameters=turned).fingerprint == record().fingerprint
 
 
-@pytest.mark.parametrize("changed", [{}, {"parent": None, "deletion_digest": None}])
+REGRESSION = {"classes": (), "task": "regression", "target": (152.0, 77.0)}
+
+
+@pytest.mark.parametrize("changed", [{}, {"parent": None, "deletion_digest": None}, REGRESSION])
 def test_a_record_reads_back_the_same(tmp_path: Path, changed: dict[str, Any]) -> None:
     original = record(**changed)
     path = tmp_path / "new" / "puma.json"
@@ -104,7 +111,9 @@ def test_a_record_reads_back_the_same(tmp_path: Path, changed: dict[str, Any]) -
     assert kinds == {"dose": float, "solver": str, "steps": int, "damping": float}
     stored = json.loads(path.read_text())
     assert stored["metrics"] == COMPLETE["metrics"]
-    assert set(stored) == set(ModelRecord.model_fields)
+    of_other_tasks = set() if changed is REGRESSION else {"task", "target"}
+    assert set(stored) == set(ModelRecord.model_fields) - of_other_tasks
+    assert of_other_tasks.isdisjoint(json.loads(original.identity))
 
 
 def test_a_metric_that_is_no_number_is_not_written(tmp_path: Path) -> None:

@@ -356,5 +356,7 @@ def test_a_model_with_nothing_to_train_is_refused() -> None:
     ids=["too few", "shape", "tuple"],
 )
 def test_answers_that_are_no_logits_of_every_class_are_refused(last: nn.Module, got: str) -> None:
-    with pytest.raises(ModelError, match=rf"for classes 0 to 2, got {got}; give its last layer"):
+    with pytest.raises(
+        ModelError, match=rf"returned {got} for labels up to 2, and must return logits"
+    ):
         train(last.double(), rows(), SETTINGS, seed=0, progress=False)

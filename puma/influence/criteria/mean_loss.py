@@ -14,7 +14,7 @@ from puma.influence.flat_model import FlatModel, batches, require_examples
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """Mean cross-entropy over ``examples``, in nats.
+    """The task's mean loss over ``examples``, with class weights, in nats.
 
     Raises:
         DataError: There are no examples.
@@ -31,7 +31,8 @@ class MeanLoss:
         """Mean loss at ``vector`` (p,), summed in double precision."""
         total = 0.0
         for features, labels in batches(flat, self.examples, self.batch_size):
-            total += flat.losses(vector, features, labels).double().sum().item()
+            found = flat.losses(vector, features, labels, self.examples.task)
+            total += found.double().sum().item()
         return total / len(self.examples)
 
     def gradient(self, flat: FlatModel) -> Tensor:

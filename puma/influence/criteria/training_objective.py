@@ -1,4 +1,4 @@
-"""The training objective as a criterion: mean cross-entropy and the L2 penalty."""
+"""The training objective as a criterion: the mean loss and the L2 penalty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from puma.influence.flat_model import FlatModel
 
 @dataclass(frozen=True)
 class TrainingObjective:
-    """J(θ) = mean cross-entropy over ``examples`` + ``weight_decay``/2·‖θ‖², in nats.
+    """J(θ) = mean loss over ``examples`` + ``weight_decay``/2·‖θ‖², in nats.
 
     Raises:
         DataError: There are no examples.

@@ -20,6 +20,7 @@ from puma.influence.layer_gradients import NoRuleError
 from puma.influence.operators import LinearOperator, unshifted
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.solver import Solution, check_rhs, norm, zero_solution
+from puma.models.tasks import likelihood_of
 
 # Of the damping: so much the squared lengths of the rows that are left out may add up to.
 LEFT_OUT = 0.05
@@ -203,7 +204,9 @@ class Dual:
         if 16 * len(examples) * classes**2 > self.max_bytes:  # to find what the rows are
             return None
         try:
-            if self._too_large(flat, examples, len(examples) * (classes - 1)):
+            if self._too_large(
+                flat, examples, len(examples) * likelihood_of(examples.task).rank(classes)
+            ):
                 return None
             rows = gauss_newton_rows(flat, examples)
         except NoRuleError:

@@ -24,7 +24,7 @@ from puma.influence import (
     sampled_rows,
 )
 from puma.influence.flat_model import batches
-from puma.models.predictions import margins
+from puma.models.tasks import likelihood_of
 from puma.removal.base import Trained
 from puma.removal.puma.line_search import largest_step_size
 from puma.requests.deletion_set import DeletionSet
@@ -39,6 +39,7 @@ class Stepper(ABC):
         training: How the original was trained.
         seed: Of every sample that is drawn.
         flat: The model after the steps so far.
+        likelihood: Of the rows' task.
         train: All training rows. marked: (n,) mask of those to remove.
         retain_set: The rows that stay.
         forget_sample: The rows to remove that the steps look at, all or a sample; forget_rows:
@@ -60,6 +61,7 @@ class Stepper(ABC):
         self.settings, self.training, self.seed = settings, training, seed
         self.flat = FlatModel(trained.predictor)
         self.train = trained.dataset.train
+        self.likelihood = likelihood_of(self.train.task)
         self.marked = torch.zeros(len(self.train), dtype=torch.bool)
         self.marked[deletion_set.rows] = True
         self.retain_set = self.train.subset(~self.marked)
@@ -112,9 +114,9 @@ class Stepper(ABC):
 
     @torch.no_grad()
     def margins(self, vector: Tensor, examples: Examples) -> Tensor:
-        """(m,) float64 logit margins of the ``examples`` at ``vector``."""
+        """(m,) float64 margins of the ``examples`` at ``vector``."""
         parts = [
-            margins(self.flat.logits(vector, features).double(), labels)
+            self.likelihood.margins(self.flat.logits(vector, features).double(), labels)
             for features, labels in batches(self.flat, examples)
         ]
         return torch.cat(parts)
@@ -125,7 +127,7 @@ class Stepper(ABC):
         return self.settings.reweighting == "always"
 
     def removed_loss(self) -> float:
-        """Mean cross-entropy of the rows to remove, or of the sample of them, in nats."""
+        """Mean loss of the rows to remove, or of the sample of them, in nats."""
         return MeanLoss(self.forget_sample).value(self.flat, self.flat.vector)
 
     def curvature(self) -> Shifted:

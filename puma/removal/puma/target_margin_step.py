@@ -157,11 +157,14 @@ class TargetMarginStepper(Stepper):
         """Return how near the rows came to their targets, in logits and as AUCs."""
         unseen = self.margins(self.flat.vector, self.unseen)
         reached = self.margins(self.flat.vector, self.forget_sample)
-        above = float((reached - self.targets).mean())
+        unseen, reached, targets = map(
+            self.likelihood.scores, (unseen, reached, self.targets.to(reached))
+        )
+        above = float((reached - targets).mean())
         error = {} if self.target_error is None else {"level_error": self.target_error}
         return error | {
             "level_reached": _auc(reached, unseen),
-            "level_reference": _auc(self.targets, unseen),
+            "level_reference": _auc(targets, unseen),
             "level_distance_before": self._start,
             "level_distance": self._distance,
             "level_missed": float(above > self.settings.level_tolerance),

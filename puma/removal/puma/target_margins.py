@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from puma.data.base import Examples
 from puma.errors import SolverError
 from puma.models.predictions import margins_of
+from puma.models.tasks import likelihood_of
 from puma.models.training import train
 from puma.settings import TrainingSettings
 
@@ -36,7 +37,8 @@ def target_margins(
 
     They are the mean over reference models. These were trained less than ``predictor`` and are
     less sure of everything, so each one's margins are scaled by the ratio of the two models'
-    median absolute margins of the ``retain_set``. Together they cost about
+    median absolute margins of the ``retain_set``. The errors of a regression are not scaled: what
+    a model has not seen it does not predict better for longer training. Together they cost about
     models·fraction·epochs/training.epochs of one retraining.
 
     Args:
@@ -52,13 +54,14 @@ def target_margins(
         progress: Whether to show progress bars.
 
     Returns:
-        (m,) float64 margins, in logits.
+        (m,) float64 margins.
 
     Raises:
         SolverError: A reference model gives most retained rows margins of 0: there is no scale.
     """
     generator = torch.Generator().manual_seed(seed)
     settings = training.model_copy(update={"epochs": epochs})
+    scaled = likelihood_of(retain_set.task).has_classes
     usual = margins_of(predictor, retain_set).abs().median()
     total = torch.zeros(len(forget_set), dtype=torch.float64)
     for number in range(models):
@@ -73,7 +76,7 @@ def target_margins(
             label=f"reference {number + 1}/{models}",
             progress=progress,
         )
-        scale = margins_of(model, retain_set).abs().median()
+        scale = margins_of(model, retain_set).abs().median() if scaled else usual
         if scale == 0:
             raise SolverError(
                 "a reference model gives most retained rows a margin of 0, so that its margins "
