@@ -468,6 +468,32 @@ class AuditSettings(Strict):
     jobs: Count | None = None
 
 
+class EngineSettings(Strict):
+    """Where models are trained that cannot be trained in lockstep: a backend of joblib.
+
+    loky: processes of this machine. dask, ray: a cluster, whose workers have PUMA, the own code and
+    the files of the data at the same paths. address: of its scheduler, such as
+    ``tcp://10.0.0.1:8786``; for Ray, null is the cluster that this machine belongs to.
+    """
+
+    backend: Literal["loky", "dask", "ray"] = "loky"
+    address: str | None = None
+
+    @model_validator(mode="after")
+    def _has_an_address_where_one_is_used(self) -> EngineSettings:
+        if self.backend == "dask" and self.address is None:
+            raise ValueError(
+                "engine.address is null, and dask needs that of its scheduler, such as "
+                "tcp://10.0.0.1:8786"
+            )
+        if self.backend == "loky" and self.address is not None:
+            raise ValueError(
+                f"engine.address is {self.address!r}, but loky runs on this machine; set "
+                "engine.backend to dask or ray, or the address to null"
+            )
+        return self
+
+
 class PromotionSettings(Strict):
     """``accept``: the verdicts with which ``puma promote`` lets a version serve.
 
@@ -521,6 +547,7 @@ class Settings(Strict):
     pool: PoolSettings = PoolSettings()
     shadow: ShadowSettings = ShadowSettings()
     audit: AuditSettings = AuditSettings()
+    engine: EngineSettings = EngineSettings()
     promotion: PromotionSettings = PromotionSettings()
     retrain_after: RetrainAfter = RetrainAfter()
 

@@ -15,7 +15,6 @@ from puma.audit.population import (
     halves,
     seeds_of,
     train_models,
-    train_population,
     without,
 )
 from puma.audit.shadow import ShadowAttack
@@ -23,7 +22,7 @@ from puma.data.base import Dataset
 from puma.errors import SettingsError
 from puma.models import build_model
 from puma.models.batched import stackable
-from puma.models.parallel import cores
+from puma.models.parallel import cores, running_on
 from puma.models.tasks import likelihood_of
 from puma.references import LeaveOutRidge, Pool, Population, leave_out_groups
 from puma.references.kernel_ridge import MOST_ROWS
@@ -75,16 +74,10 @@ def train_shadows(dataset: Dataset, settings: Settings, *, progress: bool = True
     """
     seed = _seeds(settings)[SHADOWS]
     members = halves(dataset, settings.audit.shadow_models, seed=seed)
-    return train_population(
-        dataset,
-        members,
-        build_trainer(ORIGINAL, settings),
-        settings.model,
-        seed=seed,
-        jobs=settings.audit.jobs or cores(),
-        label="shadows of LiRA",
-        progress=progress,
+    shadows, _ = _trained(
+        dataset, members, ORIGINAL, settings, seed, label="shadows of LiRA", progress=progress
     )
+    return shadows
 
 
 def evidence_source(original: str, settings: Settings) -> EvidenceSource:
@@ -109,10 +102,16 @@ def train_references(
         :attr:`Evidence.with_rows` and :attr:`Evidence.without_rows`.
     """
     count = settings.audit.models
-    return (
-        _train(WITH, everybody(dataset, count), dataset, original, settings, progress=progress),
-        train_without(dataset, deletion_set, original, settings, progress=progress),
+    with_rows, _ = _trained(
+        dataset,
+        everybody(dataset, count),
+        original,
+        settings,
+        _seeds(settings)[WITH],
+        label=f"{original} {WITH} the rows",
+        progress=progress,
     )
+    return with_rows, train_without(dataset, deletion_set, original, settings, progress=progress)
 
 
 def train_pool(
@@ -137,26 +136,23 @@ def train_pool(
     members = everybody(dataset, models)
     for line, rows in zip(members, groups, strict=True):
         line[rows] = False
-    trainer, jobs = build_trainer(ORIGINAL, settings), settings.audit.jobs or cores()
-    left_out, gram = train_models(
+    left_out, gram = _trained(
         dataset,
         members,
-        trainer,
-        settings.model,
-        seed=seeds[POOL],
-        jobs=jobs,
+        ORIGINAL,
+        settings,
+        seeds[POOL],
         label="pool, each without a quarter",
         progress=progress,
         kernel_every=KERNEL_EVERY if n <= MOST_ROWS else 0,
         resume=resume,
     )
-    with_everybody, _ = train_models(
+    with_everybody, _ = _trained(
         dataset,
         everybody(dataset, settings.pool.everybody),
-        trainer,
-        settings.model,
-        seed=seeds[POOL_EVERYBODY],
-        jobs=jobs,
+        ORIGINAL,
+        settings,
+        seeds[POOL_EVERYBODY],
         label="pool, of everybody",
         progress=progress,
         resume=resume,
@@ -223,31 +219,45 @@ def train_without(
     ``resume``: see :func:`puma.audit.population.train_models`.
     """
     members = without(dataset, deletion_set, settings.audit.models)
-    return _train(WITHOUT, members, dataset, original, settings, progress=progress, resume=resume)
-
-
-def _train(
-    name: str,
-    members: Mask,
-    dataset: Dataset,
-    original: str,
-    settings: Settings,
-    *,
-    progress: bool,
-    resume: Path | None = None,
-) -> Population:
-    population, _ = train_models(
+    population, _ = _trained(
         dataset,
         members,
-        build_trainer(original, settings),
-        settings.model,
-        seed=_seeds(settings)[name],
-        jobs=settings.audit.jobs or cores(),
-        label=f"{original} {name} the rows",
+        original,
+        settings,
+        _seeds(settings)[WITHOUT],
+        label=f"{original} {WITHOUT} the rows",
         progress=progress,
         resume=resume,
     )
     return population
+
+
+def _trained(
+    dataset: Dataset,
+    members: Mask,
+    original: str,
+    settings: Settings,
+    seed: int,
+    *,
+    label: str,
+    progress: bool,
+    kernel_every: int = 0,
+    resume: Path | None = None,
+) -> tuple[Population, Array | None]:
+    """:func:`puma.audit.population.train_models` with the trainer and the engine of settings."""
+    with running_on(settings.engine):
+        return train_models(
+            dataset,
+            members,
+            build_trainer(original, settings),
+            settings.model,
+            seed=seed,
+            jobs=settings.audit.jobs or cores(),
+            label=label,
+            progress=progress,
+            kernel_every=kernel_every,
+            resume=resume,
+        )
 
 
 def _seeds(settings: Settings) -> dict[str, int]:

@@ -1,22 +1,30 @@
-"""The same function over many tasks, in processes of one thread each."""
+"""The same function over many tasks, by joblib: in processes of one thread each, or a cluster's."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
+import importlib
 import os
 import pickle
 import signal
 import threading
+import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+import joblib
 import torch
+from joblib.externals.loky import reusable_executor
+from joblib.externals.loky.backend import resource_tracker
+from joblib.parallel import get_active_backend
+
+from puma.errors import SettingsError
+from puma.settings import EngineSettings
 
 T = TypeVar("T")
+LOCAL = "LokyBackend"  # joblib's default
+ANSWER_WITHIN = 10  # seconds
 
 
 def cores() -> int:
@@ -36,55 +44,111 @@ def run_all(
     is raised, and the tasks not yet begun are dropped. An interrupt, or closing this generator
     early, ends the processes at once; they ignore an interrupt themselves.
 
+    Within :func:`running_on` or ``joblib.parallel_config(backend=...)`` every task is sent there
+    instead, whatever ``jobs``.
+
     Yields:
         (place of the task, result), as each is done.
     """
-    if min(jobs, len(tasks)) <= 1:
+    backend, _ = get_active_backend()
+    if type(backend).__name__ != LOCAL:
+        # Ray's gives no results before the last one is there.
+        how = "generator_unordered" if backend.supports_return_generator else "list"
+        yield from _results(joblib.Parallel(n_jobs=-1, return_as=how), function, tasks)
+    elif min(jobs, len(tasks)) <= 1:
         for place, task in enumerate(tasks):
             yield place, _one_thread(function, task)
-        return
-    context = multiprocessing.get_context("spawn")
-    with (
-        _resource_tracker_ended(),
-        ProcessPoolExecutor(
-            min(jobs, len(tasks)), mp_context=context, initializer=_belong_to_parent
-        ) as pool,
-    ):
-        others = set(multiprocessing.active_children())
-        try:
-            with _interrupts_blocked():  # the processes are started here, and inherit it
-                # As bytes: a tensor would be sent as an open file, by a socket whose path a long
-                # TMPDIR makes too long, and many of them as too many open files.
-                places = {
-                    pool.submit(_unpickled, pickle.dumps((function, task))): place
-                    for place, task in enumerate(tasks)
-                }
-            for future in as_completed(places):
-                yield places[future], pickle.loads(future.result())
-        except (KeyboardInterrupt, GeneratorExit):
-            for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
-            raise
-        finally:
-            # Waits, too: a process of the pool that outlives this one keeps it from ending.
-            pool.shutdown(cancel_futures=True)
+    else:
+        parallel = joblib.Parallel(
+            n_jobs=min(jobs, len(tasks)),
+            return_as="generator_unordered",
+            batch_size=1,
+            initializer=_belong_to,
+            initargs=(os.getpid(),),
+        )
+        resource_tracker.ensure_running()  # lets interrupts through while it starts
+        with _processes_ended():
+            yield from _results(parallel, function, tasks)
 
 
 @contextmanager
-def _resource_tracker_ended() -> Iterator[None]:
-    """End the helper process that ``multiprocessing`` starts, unless it ran before.
+def running_on(engine: EngineSettings) -> Iterator[None]:
+    """Send what :func:`run_all` is asked for to ``engine``; "loky" leaves it where it was sent.
 
-    It ignores SIGTERM. A Jupyter kernel that exits ends its children first, waits for this one
-    until it is killed itself, and leaves its temporary folders behind.
+    Raises:
+        SettingsError: The engine is not installed, or does not answer at the address.
     """
-    tracker = resource_tracker._resource_tracker
-    ran = tracker._fd is not None  # type: ignore[attr-defined]
+    if engine.backend == "loky":
+        yield
+        return
+    with ExitStack() as opened:
+        try:
+            options = _OPEN[engine.backend](engine.address, opened)
+        except ImportError as error:
+            raise SettingsError(
+                f"engine.backend is {engine.backend}, which is not installed here ({error}); "
+                f"pip install 'puma-unlearning[{engine.backend}]', or set it to loky"
+            ) from error
+        except (OSError, ConnectionError, TimeoutError) as error:
+            raise SettingsError(
+                f"engine.address: no {engine.backend} answers at {engine.address!r} "
+                f"({type(error).__name__}); start one there, or set engine.backend to loky"
+            ) from error
+        with joblib.parallel_config(engine.backend, **options):
+            yield
+
+
+def _open_dask(address: str | None, opened: ExitStack) -> dict[str, Any]:
+    distributed = importlib.import_module("distributed")
+    return {
+        "client": opened.enter_context(
+            distributed.Client(address, timeout=ANSWER_WITHIN, set_as_default=False)
+        )
+    }
+
+
+def _open_ray(address: str | None, opened: ExitStack) -> dict[str, Any]:
+    ray, for_joblib = importlib.import_module("ray"), importlib.import_module("ray.util.joblib")
+    for_joblib.register_ray()
+    if not ray.is_initialized():
+        ray.init(address=address)
+        opened.callback(ray.shutdown)
+    return {}
+
+
+_OPEN = {"dask": _open_dask, "ray": _open_ray}
+
+
+def _results(
+    parallel: joblib.Parallel, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]
+) -> Generator[tuple[int, T], None, None]:
+    # As bytes: a tensor would be sent as an open file, by a socket whose path a long TMPDIR makes
+    # too long, and many of them as too many open files.
+    calls = (
+        joblib.delayed(_unpickled)(place, pickle.dumps((function, task)))
+        for place, task in enumerate(tasks)
+    )
+    with _interrupts_blocked():  # the processes are started here, and inherit it
+        results = parallel(calls)
+    try:
+        for place, result in results:
+            yield place, pickle.loads(result)
+    finally:
+        if isinstance(results, Generator):
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # of tasks that were dropped: so they are
+                results.close()
+
+
+@contextmanager
+def _processes_ended() -> Iterator[None]:
+    """End the processes of the pool; joblib would keep them for five minutes, and their memory."""
     try:
         yield
     finally:
-        if not ran:
-            gc.collect()  # of the pool's semaphores, each of which tells the tracker
-            tracker._stop()  # type: ignore[attr-defined]
+        if reusable_executor._executor is not None:
+            reusable_executor._executor.terminate(kill_workers=True)
 
 
 @contextmanager
@@ -100,7 +164,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _belong_to_parent() -> None:
+def _belong_to(parent: int) -> None:
     """Leave interrupts to the parent of this process of a pool, and end when that is killed.
 
     Else an interrupt prints a traceback for each process, and one without a parent would wait for
@@ -109,16 +173,16 @@ def _belong_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
-            parent.join()
-            os._exit(1)
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
 
     threading.Thread(target=end, daemon=True).start()
 
 
-def _unpickled(call: bytes) -> bytes:
+def _unpickled(place: int, call: bytes) -> tuple[int, bytes]:
     function, task = pickle.loads(call)
-    return pickle.dumps(_one_thread(function, task))
+    return place, pickle.dumps(_one_thread(function, task))
 
 
 def _one_thread(function: Callable[..., T], task: tuple[Any, ...]) -> T:

@@ -35,14 +35,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def record(
         _: Dataset, members: np.ndarray, trainer: RemovalMethod, model: ModelSettings, **rest: Any
-    ) -> Population:
+    ) -> tuple[Population, None]:
         recorded.append({"members": members, "trainer": trainer, "model": model, **rest})
-        return Population(np.zeros(members.shape), members, members)
+        return Population(np.zeros(members.shape), members, members), None
 
-    monkeypatch.setattr(evidence, "train_population", record)
-    monkeypatch.setattr(
-        evidence, "train_models", lambda *all_, **rest: (record(*all_, **rest), None)
-    )
+    monkeypatch.setattr(evidence, "train_models", record)
     return recorded
 
 
