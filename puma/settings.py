@@ -521,10 +521,23 @@ class RetrainAfter(Strict):
     count: Count = 10
 
 
+class DatasetSettings(Strict):
+    """What one dataset has other than all: keys of ``model``, ``training`` and ``puma``.
+
+    A key that is not named is as for all datasets. But ``model.kwargs`` belong to ``model.name``:
+    another network gets none of them.
+    """
+
+    model: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    puma: dict[str, Any] = {}
+
+
 class Settings(Strict):
     """Everything that params.yaml may say.
 
     ``sources`` are datasets of the user's own; those that ``datasets`` names are used.
+    ``per_dataset`` says what is other for one of them: see :meth:`for_dataset`.
     ``methods`` are rows of :data:`puma.removal.METHODS`; ``build_method`` there refuses others.
     """
 
@@ -535,6 +548,7 @@ class Settings(Strict):
     versions: tuple[str, ...] = ("original", "retrain", "puma")
     data: DataSettings = DataSettings()
     sources: dict[Name, SourceSettings] = {}
+    per_dataset: dict[Name, DatasetSettings] = {}
     marking: MarkingSettings = MarkingSettings()
     deletion: DeletionSettings = DeletionSettings()
     model: ModelSettings = ModelSettings()
@@ -591,6 +605,39 @@ class Settings(Strict):
                 f"{' and '.join(using)} need the pool, and pool.models is 0; set pool.models to "
                 "32, or puma.reference_models to a number and audit.evidence to retrain"
             )
+        return self
+
+    def for_dataset(self, name: str) -> Settings:
+        """Return the settings of one dataset: where it has none of its own, these.
+
+        Raises:
+            SettingsError: They cannot be used together. Settings that were validated can.
+        """
+        own = self.per_dataset.get(name)
+        if own is None:
+            return self
+        values = {field: getattr(self, field) for field in type(self).model_fields}
+        values["per_dataset"] = {}
+        for group, changes in own.model_dump().items():
+            merged = {**getattr(self, group).model_dump(), **changes}
+            if group == "model" and changes.get("name", self.model.name) != self.model.name:
+                merged["kwargs"] = changes.get("kwargs", {})
+            values[group] = merged
+        try:
+            return Settings.model_validate(values)
+        except ValidationError as error:
+            raise SettingsError(f"per_dataset.{name}: {problems_of(error)}") from error
+
+    @model_validator(mode="after")
+    def _every_dataset_has_its_settings(self) -> Settings:
+        unknown = sorted({*self.per_dataset} - {*self.datasets, *self.sources})
+        if unknown:
+            raise ValueError(
+                f"per_dataset names {', '.join(map(repr, unknown))}, which is none of the datasets "
+                f"({', '.join(self.datasets)}); name it as `datasets` does, or take it out"
+            )
+        for name in self.per_dataset:
+            self.for_dataset(name)  # its error is a ValueError, too
         return self
 
     @model_validator(mode="after")

@@ -127,9 +127,10 @@ def test_what_yaml_can_hold_and_no_setting_is_refused_in_short(
         *(
             f"{group}.typo"
             for group, value in Settings().model_dump().items()
-            if isinstance(value, dict) and group != "sources"
+            if isinstance(value, dict) and group not in ("sources", "per_dataset")
         ),
         "sources.churn.typo",
+        "per_dataset.churn.typo",
     ],
 )
 def test_unknown_keys_are_refused_by_name(tmp_path: Path, key: str) -> None:
@@ -485,3 +486,63 @@ def test_promotion_accepts_verdicts_and_what_passed_above_all(
     assert message in str(caught.value)
     kept = load(tmp_path, {"promotion": {"accept": ["utility_lost", "passed"]}})
     assert kept.promotion.accept == ("utility_lost", "passed")
+
+
+def test_a_dataset_has_its_own_settings_where_it_states_them(tmp_path: Path) -> None:
+    net = {"name": "shop:Net", "kwargs": {"width": 8}}
+    own = {"model": net, "training": {"epochs": 3}, "puma": {"budget": 0.5}}
+    settings = load(
+        tmp_path,
+        {
+            "seed": 4,
+            "training": {"epochs": 9, "batch_size": 16},
+            "puma": {"damping": 0.7},
+            "per_dataset": {"german_credit": own},
+        },
+    )
+    found, other = (settings.for_dataset(name) for name in ("german_credit", "breast_cancer"))
+    assert (found.model.name, found.model.kwargs, found.model.hidden) == (*net.values(), (64, 32))
+    assert (found.training.epochs, found.training.batch_size) == (3, 16)
+    assert (found.puma.budget, found.puma.damping, found.seed) == (0.5, 0.7, 4)
+    assert (other.model, other.training.epochs, other.puma.budget) == (settings.model, 9, 0.01)
+    assert found.for_dataset("german_credit") == found
+
+
+def test_kwargs_belong_to_the_network_that_is_named_with_them(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        {
+            "datasets": ["a", "b", "c"],
+            "model": {"name": "shop:Net", "kwargs": {"width": 8}},
+            "per_dataset": {"a": {"model": {"name": "mlp"}}, "b": {"model": {"kwargs": {"w": 1}}}},
+        },
+    )
+    found = [settings.for_dataset(name).model for name in "abc"]
+    assert [each.kwargs for each in found] == [{}, {"w": 1}, {"width": 8}]
+    assert [each.name for each in found] == ["mlp", "shop:Net", "shop:Net"]
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"chrun": {}}, r".*per_dataset names 'chrun', which is none of the datasets \(german_cre"),
+        ({"german_credit": {"audit": {}}}, r"per_dataset\.german_credit\.audit: Extra inputs"),
+        (
+            {"german_credit": {"training": {"epochs": 0}}},
+            r".*per_dataset\.german_credit: training\.epochs: .*\(got 0\)",
+        ),
+        (
+            {"german_credit": {"puma": {"typo": 1}}},
+            r".*per_dataset\.german_credit: puma\.typo: Extra inputs",
+        ),
+        (
+            {"german_credit": {"model": {"kwargs": {"w": 1}}}},
+            r".*per_dataset\.german_credit: model: .*kwargs \(w\) are for a class of your own",
+        ),
+    ],
+)
+def test_settings_of_a_dataset_that_cannot_be_used_are_refused(
+    tmp_path: Path, own: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=rf"params\.yaml: {message}"):
+        load(tmp_path, {"per_dataset": own})

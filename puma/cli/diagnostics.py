@@ -51,7 +51,7 @@ def suspects(
     require_top(top, len(data.train))  # before the work
     if csv is not None:
         require_new(csv)
-    decay = workspace.settings.training.weight_decay
+    decay = workspace.settings.for_dataset(dataset).training.weight_decay
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         # PyTorch's own, of what its forward-mode derivatives import.

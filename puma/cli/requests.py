@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,23 +19,28 @@ from puma.cli.common import (
     version_named,
 )
 from puma.cli.tables import print_comparison, print_json
-from puma.errors import DeletionError
+from puma.errors import DeletionError, SettingsError
 from puma.project.workspace import Workspace
+from puma.settings import OWN_CODE
 
 if TYPE_CHECKING:
     from puma.requests.deletion_set import DeletionSet
     from puma.settings import Settings
     from puma.workflows.remove import RemovalOutcome
 
+OWN_CODE_KEYS = ("name", "loop", "criterion")  # whose values may name the user's own code
+
 
 def source(dataset: DatasetName) -> None:
-    """Note what a dataset is made from: the settings of your own data, and a digest of them.
+    """Note what a dataset is made from, and the settings of its model, training and methods.
 
-    The pipeline's stage `source`: a changed file reruns the stages of its own dataset, alone. In a
-    project that does not hold PUMA's source, also which PUMA is installed: another one reruns all.
+    The pipeline's stage `source`: a changed file or setting reruns the stages of its own dataset,
+    alone. Of your own data, network and training it notes digests. In a project that does not hold
+    PUMA's source, also which PUMA is installed: another one reruns all.
     """
     workspace = project_of(dataset)
-    own = workspace.settings.sources.get(dataset)
+    settings = workspace.settings.for_dataset(dataset)
+    own = settings.sources.get(dataset)
     from puma.data import require_known, source_digest
     from puma.project.creation import installed
     from puma.project.files import write_json
@@ -43,11 +48,36 @@ def source(dataset: DatasetName) -> None:
     require_known(dataset, own)
     content = None if own is None else source_digest(own, workspace.root)
     described = None if own is None else own.model_dump(mode="json")
+    groups = {
+        name: getattr(settings, name).model_dump(mode="json")
+        for name in ("model", "training", *settings.methods)
+        if name in type(settings).model_fields
+    }
+    notes = {name: {"settings": values, "code": _code(values)} for name, values in groups.items()}
+    for name, note in notes.items():
+        write_json(workspace.resolved(dataset, name), note)
     target = workspace.source_record(dataset)
     made_by = {} if workspace.holds_puma else {"puma": installed()}
     write_json(target, {"source": described, "sha256": content, **made_by})
     origin = "PUMA's own" if own is None else f"{own.source or own.path}, SHA-256 {content}"
     typer.echo(f"{dataset}: {origin}; written to {target.relative_to(workspace.root)}")
+
+
+def _code(values: Any) -> dict[str, str]:
+    """The digests of the user's own modules that these settings name, by what is named."""
+    from puma.project.user_code import code_digest
+
+    if isinstance(values, list):
+        return {name: digest for each in values for name, digest in _code(each).items()}
+    if not isinstance(values, dict):
+        return {}
+    found = {}
+    for key, value in values.items():
+        if key in OWN_CODE_KEYS and OWN_CODE in str(value):
+            found[value] = code_digest(value, key, "package.module:name", SettingsError).hex()
+        elif key != "kwargs":
+            found |= _code(value)
+    return found
 
 
 def request(dataset: DatasetName) -> None:

@@ -52,7 +52,8 @@ def load_evidence(
     Raises:
         AuditError: The models are absent, or not as many as params.yaml says.
     """
-    data, settings = deletion_set.dataset, workspace.settings
+    data = deletion_set.dataset
+    settings = workspace.settings.for_dataset(data.name)
     source = evidence_source(original, settings)
     evidence = Evidence(
         ShadowAttack.load(workspace.attack(data.name)),
@@ -101,7 +102,8 @@ def make_references(
     Raises:
         AuditError: There is no pool, or it is of other data.
     """
-    data, settings = deletion_set.dataset, workspace.settings
+    data = deletion_set.dataset
+    settings = workspace.settings.for_dataset(data.name)
     if evidence_source(original, settings) == "pool":
         pool = load_pool(workspace, data)
         return pool.everybody, predict_without(pool, deletion_set, settings, progress=progress)

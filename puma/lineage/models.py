@@ -106,7 +106,7 @@ def record_original(workspace: Workspace, trained: Trained) -> ModelRecord:
     What its method records during training belongs in ``workspace.records``: give ``fit`` that
     folder.
     """
-    settings = workspace.settings
+    settings = workspace.settings.for_dataset(trained.dataset.name)
     described = _record(
         trained.predictor,
         trained.dataset,

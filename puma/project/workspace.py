@@ -86,6 +86,10 @@ class Workspace:
         """What ``dataset`` is made from, by which DVC sees a change of the user's own data."""
         return self.artifacts(dataset) / "source.json"
 
+    def resolved(self, dataset: str, group: str) -> Path:
+        """The settings of ``dataset`` that DVC sees: model, training, or those of a method."""
+        return self.artifacts(dataset) / "settings" / f"{group}.json"
+
     @property
     def key(self) -> Path:
         """The secret that keys deletion digests; never in git."""

@@ -147,7 +147,7 @@ def load_module(
     from puma.models import new_model
 
     identity, name = load_identity(client, found), f"{found.name}/{found.version}"
-    trusted = workspace.settings.model.name
+    trusted = workspace.settings.for_dataset(identity.dataset).model.name
     if ":" in identity.model.name and identity.model.name != trusted:
         raise RegistryError(
             f"{name} is of {identity.model.name!r}, and params.yaml names the model {trusted!r}; "

@@ -23,7 +23,7 @@ def removal_method(
 
     Args:
         method: A key of :data:`puma.removal.METHODS`.
-        settings: Of the project.
+        settings: Of the dataset.
         seed: Of the version that it removes from.
         budget: In nats; that of params.yaml if None.
 
@@ -94,7 +94,7 @@ def refuse_other_training(
 
     The audit trains models as params.yaml says, and compares the new version with them.
     """
-    settings = registry.workspace.settings
+    settings = registry.workspace.settings.for_dataset(identity.dataset)
     if identity.model != settings.model:
         raise SettingsError(
             f"version {parent.version} is not the model that params.yaml describes "

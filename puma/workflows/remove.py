@@ -121,7 +121,7 @@ def remove_request(
         In all of these cases nothing is registered.
     """
     start = time.perf_counter()
-    settings = workspace.settings
+    settings = workspace.settings.for_dataset(dataset)
     registry = Registry.open(workspace)
     versions = registry.versions(dataset)
     parent = choose_version(versions, dataset, version_or_alias)

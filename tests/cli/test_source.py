@@ -77,6 +77,39 @@ def test_an_upgrade_reruns_the_stages_of_a_project_without_the_source(
     assert json.loads(noted(workspace, "german_credit"))["puma"] != before
 
 
+def test_a_dataset_s_settings_and_code_are_noted_for_it_alone(workspace: Workspace) -> None:
+    def notes(dataset: str) -> dict[str, object]:
+        noted(workspace, dataset)
+        groups = ("model", "training", "retrain", "puma")
+        return {
+            group: json.loads(workspace.resolved(dataset, group).read_bytes()) for group in groups
+        }
+
+    path = workspace.root / "params.yaml"
+    before, other = notes("churn"), notes("german_credit")
+    assert before["training"] == {
+        "settings": workspace.settings.training.model_dump(),
+        "code": {},
+    }
+    code = workspace.root / "own_code_of_source.py"
+    code.write_text("def fit(): pass")
+    own = {"training": {"loop": "own_code_of_source:fit"}, "puma": {"budget": 0.5}}
+    path.write_text(path.read_text() + dumps_yaml({"per_dataset": {"churn": own}}))
+    after = notes("churn")
+    assert {group for group in after if after[group] != before[group]} == {"training", "puma"}
+    digest = hashlib.sha256(code.read_bytes()).hexdigest()
+    assert after["training"]["code"] == {"own_code_of_source:fit": digest}
+    code.write_text("def fit(): return")
+    assert notes("churn")["training"] != after["training"]
+    assert notes("german_credit") == other
+    code.unlink()
+    result = CliRunner().invoke(app, ["source", "churn"])
+    assert (result.exit_code, "there is no module 'own_code_of_source'" in result.stderr) == (
+        2,
+        True,
+    )
+
+
 def test_an_absent_file_is_refused_and_nothing_is_written(workspace: Workspace) -> None:
     (workspace.root / "data" / "churn.csv").unlink()
     result = CliRunner().invoke(app, ["source", "churn"])
