@@ -182,7 +182,8 @@ def _require_repeatable(
     if first == weights_digest(model):
         raise ModelError(
             f"training.loop {name!r} left the weights as they were, tried on {len(few)} rows for "
-            "one epoch; train the given model in place, not a copy of it"
+            "one epoch; train the given model in place, not a copy of it, and make steps also with "
+            "so few rows"
         )
     if first != second:
         raise ModelError(
