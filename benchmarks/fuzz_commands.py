@@ -81,11 +81,16 @@ BAD: dict[str, tuple[str, ...]] = {
     "host": ("nowhere.invalid", "a b", "a\0b", "999.1.1.1", LONG, "::1::", "http://127.0.0.1"),
     "force": ("", " "),
     "seed": (*NUMBERS, "-1", "1.5", "4294967296", "9" * 40, "nan"),
+    # A new project, in a folder that may be made, and of a table that is named.
+    "folder": (".", "", "file", "a\0b", LONG, "file/x", "/proc/x", "/dev/full/x"),
+    "data": (*PLACES, "file"),
+    **dict.fromkeys(("target", "subject", "task"), NAMES),
 }
 FLAGS = ("as_json", "yes", "help")
 WIDTHS = ("1", "7", "20", "33", "80", "250", "0", "-5", "wide", "")
 # Without a change of the project, and quick.
 READING = ("versions", "compare", "registered", "verify", "suspects")
+ANYWHERE = ("init",)  # needs no project around it
 NO_DATABASE = "sqlite:////proc/x.db"
 STORES = ("nonsense://x", "sqlite:///", NO_DATABASE, "sqlite:///garbage.db", "file")
 
@@ -208,7 +213,8 @@ def command_cases(folder: Path, draw: random.Random) -> list[Case]:
             variables = {"MLFLOW_TRACKING_URI": store}
             made.add(_good_line(name, group), good=answered, environment=variables)
     for name in group.commands:
-        made.add(_good_line(name, group), good=False, inside=False)
+        if name not in ANYWHERE:
+            made.add(_good_line(name, group), good=False, inside=False)
     draw.shuffle(made.cases)
     _good_lines(made, group)
     return made.cases
@@ -233,6 +239,7 @@ def _good_value(parameter: str) -> str:
         "host": "127.0.0.1",
         "force": "a reason",
         "seed": "1",
+        "folder": "new project",
     }[parameter]
 
 
@@ -308,5 +315,7 @@ def _good_lines(made: _Commands, group: Any) -> None:
     made.add(["promote", DATASET, "1"], good=True)
     made.add(["promote", DATASET, "4", "--force", "a reason"], good=True)
     made.add(["erase", DATASET, "3", "--yes", "--json"], good=True)
+    made.add(_good_line("init", group), good=True)
+    made.add(_good_line("init", group), good=False)  # it is not empty any more
     made.add(["registered"], good=True)
     made.add(["request", DATASET], good=True)

@@ -66,6 +66,10 @@ def values_of(kind: Any, limits: tuple[Any, ...] = (), default: Any = None) -> V
         bad = [[each] for each in item.bad] + ["text", 3, True, None, {"a": 1}]
         (bad if low else good).append([])
         return Values(tuple(good), tuple(bad))
+    if origin is dict:
+        value = get_args(kind)[1]
+        some = [1, "b", None] if Any in get_args(value) else values_of(value).good[0]
+        return Values(({}, {"a": some}), ("text", 3, True, [1], {3: some}, {None: some}))
     if kind is bool:
         return Values((True, False), (2, -1, 0.5, "maybe", "", None, [], {}))
     if kind is int:
@@ -304,6 +308,10 @@ def _forbidden(key: str, value: Any) -> bool:
         return value is not None  # the pipeline trains single models
     if key == "pool.models":
         return value in (0, 8)  # the defaults use a pool, and 8 models cannot be divided in halves
+    if key in ("training.loop", "model.kwargs", "engine.address"):
+        return bool(value)  # needs code of one's own, or an engine that is elsewhere
+    if key == "engine.backend":
+        return bool(value == "dask")  # needs an address
     return key == "promotion.accept" and "passed" not in value
 
 

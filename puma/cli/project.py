@@ -64,7 +64,11 @@ def init(
         typer.echo(f"{folder}: a project on {EXAMPLE}, which comes with PUMA")
         _print_next(folder, EXAMPLE)
         return
-    if not data.is_file():
+    try:
+        is_file = data.is_file()
+    except OSError as error:
+        raise DataError(f"{data}: {error.strerror}; --data names a CSV or Parquet table") from error
+    if not is_file:
         raise DataError(f"{data}: no such file; --data names a CSV or Parquet table")
     table = _described(folder, data, target=target, subject=subject, task=task)
     dataset = _named_after(data)
