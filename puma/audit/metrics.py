@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm, rankdata
+from scipy.special import ndtri
 
 from puma.audit.predictions import Array
 from puma.errors import AuditError
+from puma.models.metrics import share_below
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def auc_interval(
     else:
         variance = of_members.var(ddof=1) / m + of_nonmembers.var(ddof=1) / n
         trials = spread / variance if variance > 0 else float(min(m, n))
-    z = norm.ppf((1 + confidence) / 2)
+    z = float(ndtri((1 + confidence) / 2))
     centre = (value + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
     return Interval(value, max(0.0, float(centre - half)), min(1.0, float(centre + half)))
@@ -111,11 +112,7 @@ def _placements(members: Array, nonmembers: Array) -> tuple[Array, Array]:
 
     Ties count one half; the mean of either is the AUC, their variances are DeLong's.
     """
-    m, n = len(members), len(nonmembers)
-    ranks = rankdata(np.concatenate([members, nonmembers]))
-    below = (ranks[:m] - rankdata(members)) / n
-    above = 1 - (ranks[m:] - rankdata(nonmembers)) / m
-    return below, above
+    return share_below(members, nonmembers), 1 - share_below(nonmembers, members)
 
 
 def _sides(member_scores: ArrayLike, nonmember_scores: ArrayLike) -> tuple[Array, Array]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
-from sklearn.covariance import ledoit_wolf_shrinkage
+from scipy.special import stdtrit
 
 from puma.audit.metrics import worst
 from puma.audit.predictions import Array
@@ -207,6 +206,8 @@ def _position(audited: Array, with_rows: Array, without_rows: Array) -> float:
 
 def _solve(deviations: Array, step: Array) -> Array:
     """Σ⁻¹ step for Σ = (1-s)·RᵀR/N + s·μ·I, by Woodbury: N models, however many rows."""
+    from sklearn.covariance import ledoit_wolf_shrinkage  # a second, for audits alone
+
     count, rows = deviations.shape
     mean_variance = np.square(deviations).sum() / (count * rows)
     if mean_variance == 0:
@@ -230,7 +231,7 @@ def prediction_band(values: ArrayLike, confidence: float) -> float:
 
 
 def _reach(spread: float, k: int, confidence: float) -> float:
-    quantile = student.ppf((1 + confidence) / 2, k - 1)
+    quantile = stdtrit(k - 1, (1 + confidence) / 2)
     return float(quantile * spread * np.sqrt(1 + 1 / k))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import rankdata
+from numpy.typing import ArrayLike, NDArray
 
 from puma.errors import DataError
+
+Array = NDArray[np.float64]
 
 
 def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> float:
@@ -28,9 +29,14 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> float:
     """
     positives = _checked(positive_scores, "positive")
     negatives = _checked(negative_scores, "negative")
-    ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
-    # A positive's rank among all, less its rank among the positives, counts the negatives below.
-    return float(((ranks - rankdata(positives)) / len(negatives)).mean())
+    return float(share_below(positives, negatives).mean())
+
+
+def share_below(scores: Array, others: Array) -> Array:
+    """(m,) share of the (n,) ``others`` below each of the (m,) ``scores``, a tie counting half."""
+    ordered = np.sort(others)
+    below, not_above = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
+    return np.asarray((below + not_above) / (2 * len(ordered)))
 
 
 def _checked(scores: ArrayLike, side: str) -> np.ndarray:

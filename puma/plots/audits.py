@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sklearn.metrics import roc_curve
 
 from puma.plots.style import COLOURS, NEUTRAL
 
@@ -105,6 +104,8 @@ def _roc(scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The shares of unseen and of removed rows above every threshold, from 0 up to 1."""
     truth = np.repeat([1, 0], [len(scores["removed"]), len(scores["unseen"])])
     both = np.concatenate([scores["removed"], scores["unseen"]])
+    from sklearn.metrics import roc_curve  # imported where it is used: it takes a second
+
     false, true, _ = roc_curve(truth, both, drop_intermediate=False)
     return false, true
 

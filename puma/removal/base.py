@@ -224,6 +224,7 @@ class RemovalMethod(Strict, ABC):
                     f"{folder}: no folder for the records can be made there ({error.strerror}); "
                     "name another one"
                 ) from error
+        _import_for_adam()
         start = time.perf_counter()
         try:
             history = self._train(predictor, dataset, folder, progress=progress)
@@ -294,6 +295,7 @@ class RemovalMethod(Strict, ABC):
                 f"the deletion set was checked against other data than this model's "
                 f"{trained.dataset.name!r}; read it again with the model's own dataset"
             )
+        _import_for_adam()
         start = time.perf_counter()
         rows = weighted(trained.dataset.train, self.training.class_weights)
         if rows.task != trained.dataset.task:
@@ -318,6 +320,11 @@ class RemovalMethod(Strict, ABC):
     @abstractmethod
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         """The method itself; everything in here is timed."""
+
+
+def _import_for_adam() -> None:
+    """Import now what Adam imports at its first step: two seconds that are no training's."""
+    import torch._dynamo  # noqa: F401
 
 
 def _mean_loss(model: nn.Module, examples: Examples) -> float:

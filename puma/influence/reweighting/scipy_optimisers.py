@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from puma.errors import require_max_bytes, require_memory
@@ -128,6 +127,8 @@ def _minimise(
     unit = 2 * np.linalg.norm(target) * np.linalg.norm(columns, axis=0).max()
     if unit == 0:  # the squares of the norm vanish: the target is next to nothing
         unit = np.abs(target).max() * np.abs(columns).max()
+    from scipy.optimize import minimize  # a third of a second, for two of three ways
+
     found = minimize(
         _scaled_objective(columns, target, problem.l1, problem.l2, unit),
         np.zeros(len(caps)),

@@ -1,0 +1,39 @@
+"""What is imported at once is what nearly every command and notebook waits for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+AT_THE_POINT_OF_USE = {
+    *("sklearn", "scipy.stats", "scipy.optimize", "torch._dynamo", "torchvision"),
+    *("mlflow", "pandas", "dvc", "matplotlib.pyplot", "pyarrow"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["puma.workflows.remove", "puma.plots", "puma.lineage.audits"])
+def test_heavy_packages_are_imported_where_they_are_used(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert module in loaded
+    assert loaded & AT_THE_POINT_OF_USE == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["puma.cli.main", "puma.registry"])
+def test_commands_that_only_read_do_not_wait_for_pytorch(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "torch" not in done.stdout.split()
