@@ -359,6 +359,8 @@ class PumaSettings(Strict):
 
     damping: Positive = 0.1
     budget: Positive = 0.01
+    # Not written where it is empty: the identities of versions that have none stay as they are.
+    preserve: tuple[PreservedCriterion, ...] = Field(default=(), exclude_if=operator.not_)
     max_dose: Positive = 1000.0
     steps: Count = 8
     repair: bool = True
@@ -376,6 +378,37 @@ class PumaSettings(Strict):
     rows: Count = 1024
     curvature_sample: Count | None = None
     criterion_sample: Count | None = None
+
+    @model_validator(mode="after")
+    def _preserves_each_once(self) -> PumaSettings:
+        titles = [each.title for each in self.promises]
+        repeated = sorted({title for title in titles if titles.count(title) > 1})
+        if repeated:
+            raise ValueError(
+                f"preserve has several entries called {', '.join(repeated)}; give each a `name` of "
+                "its own"
+            )
+        stated = self.promises[0].budget
+        if stated != self.budget:
+            raise ValueError(
+                f"budget is {self.budget:g}, and preserve gives retained_loss {stated:g}: both say "
+                "how far the retained rows' mean loss may move; state one number, in both or in "
+                "budget alone"
+            )
+        return self
+
+    @property
+    def promises(self) -> tuple[PreservedCriterion, ...]:
+        """What a removal keeps: the retained rows' mean loss, and the others of ``preserve``."""
+        first = [each for each in self.preserve if each.criterion == RETAINED_LOSS]
+        others = [each for each in self.preserve if each.criterion != RETAINED_LOSS]
+        plain = PreservedCriterion(criterion=RETAINED_LOSS, budget=self.budget)
+        return (*(first or [plain]), *others)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The conditions that pick the groups of ``preserve``, each once."""
+        return tuple(dict.fromkeys(each.where for each in self.preserve if each.where is not None))
 
 
 class PumaPaperSettings(Strict):

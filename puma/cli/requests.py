@@ -58,7 +58,9 @@ def source(dataset: DatasetName) -> None:
         write_json(workspace.resolved(dataset, name), note)
     target = workspace.source_record(dataset)
     made_by = {} if workspace.holds_puma else {"puma": installed()}
-    write_json(target, {"source": described, "sha256": content, **made_by})
+    named = list(settings.puma.groups)
+    of_groups = {"groups": named} if named else {}
+    write_json(target, {"source": described, "sha256": content, **of_groups, **made_by})
     origin = "PUMA's own" if own is None else f"{own.source or own.path}, SHA-256 {content}"
     typer.echo(f"{dataset}: {origin}; written to {target.relative_to(workspace.root)}")
 

@@ -6,7 +6,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING
 
-from puma.lineage.records import HEADLINE_METRICS
+from puma.lineage.records import HEADLINE_METRICS, PRESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -163,6 +163,10 @@ def _aliases(row: RegisteredVersion) -> str:
 
 def print_comparison(title: str, rows: Sequence[RegisteredVersion]) -> None:
     """Print versions side by side: a column per version, a line per number that one of them has."""
+    named = {name for row in rows for name in row.metrics}
+    preserved = sorted(
+        name for name in named if name.startswith(PRESERVED) and name.endswith("_drift")
+    )
     lines = [
         [
             "made from",
@@ -170,7 +174,10 @@ def print_comparison(title: str, rows: Sequence[RegisteredVersion]) -> None:
         ],
         ["removed rows", *(str(row.n_removed) for row in rows)],
         ["verdict", *(_verdict(row.verdict) for row in rows)],
-        *([name, *(number(row.metrics.get(name)) for row in rows)] for name in HEADLINE_METRICS),
+        *(
+            [name, *(number(row.metrics.get(name)) for row in rows)]
+            for name in (*HEADLINE_METRICS, *preserved)
+        ),
     ]
     kept = [line for line in lines if set(line[1:]) != {"-"}]
     columns = [f"{row.version} {row.method}" for row in rows]

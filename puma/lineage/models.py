@@ -171,6 +171,7 @@ def removal_record(
             "criterion_before": removal.criterion_before,
             "criterion_after": removal.criterion_after,
             "criterion_drift": removal.criterion_drift,
+            **{name: value for each in removal.preserved for name, value in each.metrics.items()},
             **removal.diagnostics,
         },
         loss_curve=removal.history.loss if removal.history else (),

@@ -111,6 +111,10 @@ class Workspace:
         """The prepared dataset: rows, labels and owners. Private."""
         return self.artifacts(dataset) / "dataset.npz"
 
+    def groups(self, dataset: str) -> Path:
+        """Which rows of the prepared dataset belong to the groups of puma.preserve. Private."""
+        return self.artifacts(dataset) / "groups.npz"
+
     def deletion_set(self, dataset: str) -> Path:
         """The validated request that the pipeline acts on."""
         return self.artifacts(dataset) / "deletion_set.csv"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from puma.lineage.records import HEADLINE_METRICS, ModelRecord
+from puma.registry.preserved import BOUND_BY, preserved_of
 from puma.settings import ORIGINAL, EvidenceSource
 
 if TYPE_CHECKING:
@@ -32,6 +33,17 @@ def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
     if record.verdict is not None:
         source = EVIDENCE_IN_WORDS[record.evidence or "retrain"]
         text += f"\n\nAudit, {source}: **{record.verdict}**: {record.verdict_reason}."
+    kept = preserved_of({k: str(v) for k, v in record.parameters.items()}, record.metrics)
+    if kept:
+        lines = [
+            f"- {each.title} ({each.what}): {each.before:.4g}, then {each.after:.4g}; moved by "
+            f"{each.drift:+.4g}, of {each.budget:.4g} allowed"
+            for each in kept
+        ]
+        bound = str(record.parameters.get(BOUND_BY, "nothing"))
+        if bound != "nothing":
+            lines.append(f"- What kept the rows from their targets: {bound}")
+        text += "\n\nWhat was to be kept:\n\n" + "\n".join(lines)
     numbers = [
         f"- {name}: {record.metrics[name]:.4g}"
         for name in HEADLINE_METRICS

@@ -10,6 +10,7 @@ from puma.errors import RegistryError
 from puma.lineage.records import RETRAIN
 from puma.registry.certificate.findings import Finding
 from puma.registry.connection import RESTORE
+from puma.registry.preserved import ROUND_OFF, preserved_of
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
@@ -26,7 +27,6 @@ TARGETS = "target margins"
 # Nothing was found, and nothing could have been found; the second is an earlier PUMA's word.
 UNSHOWN = ("indistinguishable", "inconclusive")
 BUDGETED = ("puma",)  # these methods promise how far the retained rows' loss may move
-ROUND_OFF = 1e-6  # nats; the losses of a drift are computed in single precision
 SHOWN = 8  # digits of a digest
 
 
@@ -78,7 +78,8 @@ def check_conditions(facts: Facts) -> tuple[Condition, ...]:
     - target margins: Where the audit could show nothing (``indistinguishable``), something else
       shows that the rows are forgotten: the method never saw them (retraining, SISA), or it took
       them to their target margins. Other methods reach an unknown place.
-    - budget: The retained rows' mean loss moved by no more than the method's budget. A method
+    - budget: The retained rows' mean loss moved by no more than the method's budget, and so did
+      every other criterion that ``puma.preserve`` lists, each by its own. A method
       without a budget (retraining, SISA, Amnesiac ML) promises nothing of that loss; the
       verdict's limits on accuracy bound what it costs.
     - subject: The audit is about the weights in the registered model and about the request that
@@ -232,14 +233,24 @@ def _budget(facts: Facts) -> Condition:
             f"the run of version {row.version} has no {missing}; run `dvc repro -f` to remove "
             "and register again",
         )
+    try:
+        kept = preserved_of(params, row.metrics)
+    except ValueError as error:
+        detail = f"{error}; run `dvc repro -f` to remove and register again"
+        return Condition("budget", "unknown", detail)
     detail = f"the retained rows' mean loss moved by {drift:+.4g} nats, of {budget:.4g} allowed"
-    if abs(drift) <= budget + ROUND_OFF:
+    lower = [] if abs(drift) <= budget + ROUND_OFF else ["puma.budget"]
+    for each in kept:
+        detail += f"; {each.title} by {each.drift:+.4g}, of {each.budget:.4g} allowed"
+        if not each.holds:
+            lower.append(f"the budget of {each.title} in puma.preserve")
+    if not lower:
         return Condition("budget", "holds", detail)
     return Condition(
         "budget",
         "fails",
-        f"{detail}; {_way_out(facts)}; or raise puma.criterion_sample or lower puma.budget, and "
-        "run `dvc repro`",
+        f"{detail}; {_way_out(facts)}; or raise puma.criterion_sample or lower "
+        f"{' and '.join(lower)}, and run `dvc repro`",
     )
 
 

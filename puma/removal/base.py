@@ -64,6 +64,34 @@ class Trained:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class CriterionChange:
+    """A criterion that a removal promised to keep, as measured of the result.
+
+    Attributes:
+        title: Its name.
+        budget: Largest allowed change, of either sign.
+        before: Of the original.
+        after: Of the new model.
+    """
+
+    title: str
+    budget: float
+    before: float
+    after: float
+
+    @property
+    def drift(self) -> float:
+        """By how much it changed."""
+        return self.after - self.before
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that a version carries."""
+        values = {"before": self.before, "after": self.after, "drift": self.drift}
+        return {f"preserved_{self.title}_{what}": value for what, value in values.items()}
+
+
 @dataclass(frozen=True, repr=False)
 class Removal:
     """A model from which the rows of ``deletion_set`` were removed, and what it took.
@@ -85,6 +113,8 @@ class Removal:
         diagnostics: Further numbers about the run, such as solver iterations.
         history: The loss curve of what was trained, or None.
         steps: Such numbers for each step of a method that takes several.
+        preserved: The criteria that ``puma.preserve`` lists, and the retained rows' mean loss;
+            none where it lists none.
     """
 
     method: str
@@ -98,6 +128,7 @@ class Removal:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     history: History | None = None
     steps: tuple[Mapping[str, float], ...] = ()
+    preserved: tuple[CriterionChange, ...] = ()
 
     @property
     def n_removed(self) -> int:
@@ -315,7 +346,17 @@ class RemovalMethod(Strict, ABC):
             diagnostics=patch.diagnostics,
             history=patch.history,
             steps=patch.steps,
+            preserved=self._preserved(trained, deletion_set, patch.predictor),
         )
+
+    def _preserved(
+        self,
+        trained: Trained,  # noqa: ARG002
+        deletion_set: DeletionSet,  # noqa: ARG002
+        predictor: nn.Module,  # noqa: ARG002
+    ) -> tuple[CriterionChange, ...]:
+        """Measure what the method promised to keep, on all rows of each criterion."""
+        return ()
 
     @abstractmethod
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:

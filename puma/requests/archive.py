@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puma.data.base import Dataset
+from puma.data.groups import with_groups
 from puma.errors import AbsentError, DataError, DeletionError
 from puma.project.workspace import Workspace
 from puma.requests.deletion_set import DeletionSet
@@ -13,11 +14,11 @@ from puma.requests.digest import project_key
 
 
 def find_data(workspace: Workspace, dataset: str, digest: str) -> Dataset:
-    """The project's data, if its digest is ``digest``.
+    """The project's data, with its groups, if its digest is ``digest``.
 
     Raises:
         AbsentError: The project holds no data of that name.
-        DataError: It holds other data.
+        DataError: It holds other data, or groups of other data.
     """
     path = workspace.data(dataset)
     if not path.exists():
@@ -28,7 +29,7 @@ def find_data(workspace: Workspace, dataset: str, digest: str) -> Dataset:
             f"{path} holds other data than this version was made from; check out that version's "
             "and run `dvc repro`"
         )
-    return data
+    return with_groups(data, workspace.groups(dataset))
 
 
 def find_request(workspace: Workspace, data: Dataset, digest: str) -> DeletionSet:

@@ -13,7 +13,7 @@ from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
 from puma.removal import METHODS, RemovalMethod, build_method
 from puma.removal.base import LOOP_DIGEST
-from puma.settings import ORIGINAL, Settings
+from puma.settings import ORIGINAL, RETAINED_LOSS, Settings
 
 
 def removal_method(
@@ -42,7 +42,11 @@ def removal_method(
     if "budget" not in type(remover).model_fields:
         raise SettingsError(f"{method} is given no budget, got {budget}; leave it out")
     try:
-        return type(remover).model_validate({**remover.model_dump(), "budget": budget})
+        changed = {**remover.model_dump(), "budget": budget}
+        for each in changed.get("preserve", ()):
+            if each["criterion"] == RETAINED_LOSS:
+                each["budget"] = budget
+        return type(remover).model_validate(changed)
     except ValidationError as error:
         raise SettingsError(
             f"the budget must be a positive number of nats, such as 0.01, got {budget}"

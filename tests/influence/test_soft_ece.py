@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from puma.calibration import hard_ece
-from puma.data import Examples
+from puma.data import Examples, Task
 from puma.errors import DataError, SettingsError
 from puma.influence import FlatModel, SoftECE, influence_scores
 from tests.cases import DOUBLE, MODELS, logistic, mlp, random_examples
@@ -143,3 +143,27 @@ def test_misfits_are_refused():
     flat = FlatModel(mlp())
     with pytest.raises(SettingsError, match="batch_size"):
         SoftECE(examples, batch_size=0).gradient(flat)
+
+
+def test_one_logit_is_that_of_the_second_class_against_none():
+    examples = random_examples(31, 3, classes=2)
+    one = nn.Linear(3, 1, dtype=DOUBLE)
+    two = nn.Linear(3, 2, dtype=DOUBLE)
+    with torch.no_grad():
+        for parameter, single in ((two.weight, one.weight), (two.bias, one.bias)):
+            parameter[0], parameter[1] = 0, single[0]
+    binary, pair = FlatModel(one), FlatModel(two)
+    found = SoftECE(examples.of_task(Task("binary")))
+    expected = SoftECE(examples)
+    assert found.value(binary, binary.vector) == pytest.approx(
+        expected.value(pair, pair.vector), rel=1e-12
+    )
+    gradient = expected.gradient(pair)
+    weight, bias = gradient[3:6], gradient[7:]
+    torch.testing.assert_close(found.gradient(binary), torch.cat([weight, bias]), **EXACT)
+
+
+def test_a_regression_has_no_calibration_error():
+    rows = Examples.of(torch.zeros(3, 1), torch.zeros(3), task=Task("regression"))
+    with pytest.raises(DataError, match="the soft calibration error needs classes, and these row"):
+        SoftECE(rows)

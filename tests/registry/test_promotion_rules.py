@@ -230,6 +230,63 @@ def test_a_drift_beyond_the_budget_fails(drift: float, fails: bool) -> None:
         assert "or raise puma.criterion_sample or lower puma.budget" in found["budget"][1]
 
 
+PRESERVE = (
+    '[{"criterion": "retained_loss", "budget": 0.01}, {"criterion": "soft_ece", "budget": 0.005}, '
+    '{"criterion": "group_loss", "budget": 0.02, "where": "age >= 60", "name": "old"}]'
+)
+
+
+def kept(**drifts: float) -> dict[str, float]:
+    values = {
+        "criterion_drift": 0.0,
+        **{f"preserved_{name}_drift": d for name, d in drifts.items()},
+    }
+    sides = {f"preserved_{name}_{side}": 0.5 for name in drifts for side in ("before", "after")}
+    return {**values, **sides}
+
+
+@pytest.mark.parametrize(
+    ("drifts", "broken"),
+    [
+        ({"soft_ece": 0.005, "old": -0.02}, []),
+        ({"soft_ece": -0.0051, "old": 0.02}, ["soft_ece"]),
+        ({"soft_ece": 0.0, "old": 0.021}, ["old"]),
+        ({"soft_ece": 0.4, "old": -0.3}, ["soft_ece", "old"]),
+    ],
+)
+def test_each_preserved_criterion_has_a_budget_of_its_own(drifts, broken) -> None:
+    row = replace(PUMA, metrics=kept(**drifts))
+    checked = facts(row, params={"budget": "0.01", "preserve": PRESERVE})
+    (budget,) = (one for one in check_conditions(checked) if one.name == "budget")
+    assert budget.state == ("fails" if broken else "holds")
+    assert f"; soft_ece by {drifts['soft_ece']:+.4g}, of 0.005 allowed" in budget.detail
+    assert f"; old by {drifts['old']:+.4g}, of 0.02 allowed" in budget.detail
+    assert "puma.budget" not in budget.detail
+    for name in ("soft_ece", "old"):
+        assert (f"the budget of {name} in puma.preserve" in budget.detail) == (name in broken)
+
+
+@pytest.mark.parametrize(
+    ("preserve", "metrics", "message"),
+    [
+        (
+            PRESERVE,
+            kept(soft_ece=0.0),
+            "the run has no preserved_old_before and no preserved_old_a",
+        ),
+        (PRESERVE, kept(soft_ece=0.0, old=float("nan")), "the run has no preserved_old_drift"),
+        ("[{]", kept(soft_ece=0.0), "the parameter preserve of the run is no list of criteria"),
+        ("3", kept(soft_ece=0.0), "the parameter preserve of the run is no list of criteria"),
+        ('[{"criterion": "x"}]', {"criterion_drift": 0.0}, "is no list of criteria"),
+    ],
+)
+def test_preserved_criteria_that_were_edited_cannot_be_checked(preserve, metrics, message) -> None:
+    params = {"budget": "0.01", "preserve": preserve}
+    state, detail = unmet(facts(replace(PUMA, metrics=metrics), params=params))["budget"]
+    assert state == "unknown"
+    assert message in detail
+
+
 def test_a_method_without_a_budget_is_bound_by_its_verdict_alone() -> None:
     (budget,) = (one for one in check_conditions(facts(RETRAIN)) if one.name == "budget")
     assert budget.state == "holds"

@@ -38,6 +38,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "l1": 1e-9,
         "solver": "dense",
         "curvature_sample": 50,
+        "preserve": [{"criterion": "soft_ece", "budget": 0.125, "name": "calibration"}],
     },
     "puma_paper": {
         "curvature": "gauss_newton",
@@ -50,7 +51,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 }
 OUTCOMES = {
     "amnesiac": {"batches_subtracted", "batches_recorded"},
-    "puma": {"dose"},
+    "puma": {"dose", "bound_by"},
     "puma_paper": {"dose", "solver"},
     "retrain": {"epochs", "steps"},
     "sisa": {"epochs_per_slice", "steps"},

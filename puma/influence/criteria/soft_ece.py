@@ -11,6 +11,7 @@ from torch import Tensor
 from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat_model import FlatModel, batches, require_examples
+from puma.models.tasks import likelihood_of, require_classes
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SoftECE:
         batch_size: Of the passes; None takes the model's own.
 
     Raises:
-        DataError: There are no examples.
+        DataError: There are no examples, or they are a regression's.
         SettingsError: ``bins`` is below 1, or ``temperature`` is not finite and > 0.
     """
 
@@ -50,6 +51,7 @@ class SoftECE:
 
     def __post_init__(self) -> None:
         require_examples(self.examples, "the soft calibration error")
+        require_classes(self.examples, "the soft calibration error", "take a loss instead")
         if self.bins < 1:
             raise SettingsError(f"bins must be >= 1, got {self.bins}")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
@@ -88,7 +90,8 @@ class SoftECE:
     def _gaps(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(bins,) one batch's share of the sums."""
         # In double: a float32 confidence near 1 has lost what tells it from 1.
-        confidence, predicted = logits.double().softmax(1).max(1)
+        predictions = likelihood_of(self.examples.task).predictions(logits.double())
+        confidence, predicted = predictions.softmax(1).max(1)
         places = torch.arange(self.bins, dtype=torch.float64, device=logits.device)
         distances = (confidence[:, None] - (places + 0.5) / self.bins) ** 2
         memberships = (-distances / self.temperature).softmax(1)

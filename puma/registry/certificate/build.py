@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from puma.errors import RegistryError
 from puma.registry import provenance
 from puma.registry.certificate.page import page
+from puma.registry.preserved import PRESERVE, preserved_of
 from puma.registry.store_errors import is_away
 from puma.registry.tombstones import Tombstone, parent_of
 from puma.registry.versions import (
@@ -107,6 +108,8 @@ def build(
         "replaces": tags.get(CERTIFICATE_REPLACED),
         "deletion": None if parent is None else _deletion(tags),
         "audit": None if parent is None else _audit(tags, data.metrics),
+        # Certificates of versions that list no criteria have no such field.
+        **_preserved(data.params, data.metrics),
         "environment": _environment(data.tags),
         "git": _git(data.tags),
         "limits": list(LIMITS[SCHEMA]),
@@ -153,6 +156,16 @@ def _audit(tags: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, A
         },
         "unresolved": unresolved,
     }
+
+
+def _preserved(params: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:
+    if PRESERVE not in params:
+        return {}
+    try:
+        kept = [each.to_dict() for each in preserved_of(params, metrics)]
+    except ValueError:  # edited since: it then differs from what was issued
+        return {"preserved": None}
+    return {"preserved": kept}
 
 
 def _environment(tags: Mapping[str, str]) -> dict[str, str | None]:

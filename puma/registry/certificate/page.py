@@ -34,7 +34,7 @@ def page(certificate: dict[str, Any], digest: str) -> str:
     single = [
         (name, value)
         for name, value in certificate.items()
-        if name not in (*GROUPS, "audit", "limits")
+        if name not in (*GROUPS, "audit", "limits", "preserved")
     ]
     parts = [f"<h1>{escape(heading)}</h1>"]
     if removal:
@@ -57,6 +57,16 @@ def page(certificate: dict[str, Any], digest: str) -> str:
         if certificate[name]:
             title = name if name == "git" else name.capitalize()
             parts.append(f"<h2>{title}</h2>{_table(certificate[name].items())}")
+    if certificate.get("preserved"):
+        rows = [
+            (
+                each["name"],
+                f"{each['criterion']}: {each['before']:.4g}, then {each['after']:.4g}; moved by "
+                f"{each['drift']:+.4g}, of {each['budget']:.4g} allowed",
+            )
+            for each in certificate["preserved"]
+        ]
+        parts.append(f"<h2>What was to be kept</h2>{_table(rows)}")
     if audit:
         about = [(name, audit[name]) for name in ("weights_digest", "deletion_digest")]
         parts.append(f"<h2>Audit</h2>{_table([*about, *sorted(audit['metrics'].items())])}")

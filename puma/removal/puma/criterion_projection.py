@@ -1,14 +1,17 @@
-"""The second-order model of a step that moves some margins and leaves the criterion alone."""
+"""The second-order model of a step that moves some margins and leaves the criteria alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from puma.influence import LinearOperator, MarginGaussNewton, RowsInverse
 from puma.influence.gradient_rows import GradientRows
+
+ROUND_OFF = 1e-6  # of products in single precision
 
 
 class NoProjection:
@@ -32,47 +35,76 @@ class NoProjection:
 
 
 @dataclass(frozen=True)
-class CriterionProjection(NoProjection):
-    """Qx = x − u·(∇C·x)/(∇C·u): u takes back what the step x does to C, to first order.
+class CriteriaProjection(NoProjection):
+    """Qx = x − Uᵀ(GUᵀ)⁻¹Gx: combinations of u take back what the step x does, to first order.
 
     Attributes:
-        gradient: ∇C (p,).
-        compensation: u (p,), the retained rows' part of Eq. 11; ∇C·u must not be 0.
-        largest: The multiple of u at which a λ meets its bound.
+        gradients: G (K, p), ∇C of each criterion.
+        compensations: U (K, p), for each the retained rows' part of Eq. 11.
+        weights: (K, n) the λ that each row of U is made with.
+        max_weight: Bound on every |λ|.
     """
 
-    gradient: Tensor
-    compensation: Tensor
-    largest: float
+    gradients: Tensor
+    compensations: Tensor
+    weights: Tensor
+    max_weight: float
 
     def __call__(self, vector: Tensor) -> Tensor:
         """(p,) Qx."""
-        return vector - self._share(vector) * self.compensation
+        return vector - self._shares(vector).to(vector.dtype) @ self.compensations
 
     def transposed(self, vector: Tensor) -> Tensor:
         """(p,) Qᵀx."""
-        share = float(self.compensation @ vector) / float(self.gradient @ self.compensation)
-        return vector - share * self.gradient
+        shares = self._inverse.T @ _products(self.compensations, vector) / self._own
+        return vector - shares.to(vector.dtype) @ self.gradients
 
     def bounded(self, vector: Tensor) -> Tensor:
         """(p,) Qx, as far as the bounds on λ allow."""
-        share = max(-self.largest, min(self.largest, self._share(vector)))
-        return vector - share * self.compensation
+        shares = self._shares(vector)
+        used = float((shares.to(self.weights.dtype) @ self.weights).abs().max())
+        allowed = min(1.0, self.max_weight / used) if used > 0 else 1.0
+        return vector - (allowed * shares).to(vector.dtype) @ self.compensations
 
     def between(self, rows: GradientRows, inverse: RowsInverse) -> Tensor:
         """(m, m) J·QH⁻¹Qᵀ·Jᵀ for rows J (m, p).
 
-        With h = H⁻¹∇C and s = ∇C·u, QH⁻¹Qᵀ is H⁻¹ − (uhᵀ + huᵀ)/s + (∇C·h)uuᵀ/s².
+        With P = Uᵀ(GUᵀ)⁻¹ and h = H⁻¹Gᵀ, QH⁻¹Qᵀ is H⁻¹ − Phᵀ − hPᵀ + P(Gh)Pᵀ.
         """
-        preserved = inverse(self.gradient)
-        along = float(self.gradient @ self.compensation)
-        u = (rows @ self.compensation).double() / along
-        crossed = torch.outer(u, (rows @ preserved).double())
+        preserved = [inverse(gradient) for gradient in self.gradients]
+        products = torch.stack([(rows @ each).double() for each in self.compensations], 1)
+        taken = products @ self._inverse / self._own
+        crossed = taken @ torch.stack([(rows @ each).double() for each in preserved])
         kernel = inverse.between(rows) - crossed - crossed.T
-        return kernel + float(self.gradient @ preserved) * torch.outer(u, u)
+        for first, solved in zip(taken.T, preserved, strict=True):
+            for second, gradient in zip(taken.T, self.gradients, strict=True):
+                kernel = kernel + float(gradient @ solved) * torch.outer(first, second)
+        return kernel
 
-    def _share(self, vector: Tensor) -> float:
-        return float(self.gradient @ vector) / float(self.gradient @ self.compensation)
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """(K, K) GUᵀ."""
+        return torch.stack([_products(self.gradients, each) for each in self.compensations], 1)
+
+    @property
+    def _own(self) -> Tensor:
+        """(K,) its diagonal: what each u does to its own criterion."""
+        return self._matrix.diagonal()
+
+    @cached_property
+    def _inverse(self) -> Tensor:
+        """(K, K) of GUᵀ, its rows divided by ``_own``; of repeated criteria, of least squares."""
+        inverse: Tensor = torch.linalg.pinv(self._matrix / self._own[:, None], rtol=ROUND_OFF)
+        return inverse
+
+    def _shares(self, vector: Tensor) -> Tensor:
+        """(K,) of each u, to take back what a step x does."""
+        return self._inverse @ (_products(self.gradients, vector) / self._own)
+
+
+def _products(rows: Tensor, vector: Tensor) -> Tensor:
+    """(K,) float64 products of K rows with a vector (p,)."""
+    return torch.stack([each @ vector for each in rows]).double()
 
 
 @dataclass(frozen=True)

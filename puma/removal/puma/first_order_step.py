@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -11,9 +13,11 @@ from puma.influence import (
     reweight,
     weighted_gradient,
 )
+from puma.influence.reweighting import Exact
 from puma.removal.puma.line_search import largest_step_size
 from puma.removal.puma.stepper import Stepper
 
+SEVERAL = 1e-8  # tolerance of λ for several criteria; for one it is exact
 FIRST_ORDER = 1.0  # the dose of first-order influence removal
 
 
@@ -34,18 +38,23 @@ def first_order_step(run: Stepper, max_dose: float) -> dict[str, float]:
     """
     direction, slope, solutions = _direction(run)
     start = run.flat.vector
+    refused: tuple[str, ...] = ()
 
     def allowed(size: float) -> bool:
-        return run.affordable(run.drift(start + size * direction))
+        nonlocal refused
+        broken = run.broken(run.drifts(start + size * direction))
+        refused = broken or refused  # in the end, of the smallest size that was refused
+        return not broken
 
     size, capped = largest_step_size(allowed, limit=max_dose)
+    run.bound_by = () if capped else refused
     run.go_to(start + size * direction)
     return {
         "dose": size,
         "dose_capped": float(capped),
         "reweighted": float(run.reweighted),
         "predicted_change": size * slope,
-        "drift": run.drift(run.flat.vector),
+        **run.shown(run.drifts(run.flat.vector)),
         "removed_loss": run.removed_loss(),
         **how_solved(solutions),
     }
@@ -60,37 +69,62 @@ def how_solved(solutions: list[Solution]) -> dict[str, float]:
     }
 
 
-def compensation_weights(run: Stepper, preserved: Solution) -> Tensor:
-    """Solve Eq. 10 for λ, which makes the retained rows offset Σψ of the marked rows.
+@dataclass(frozen=True)
+class PromisedScores:
+    """Ψ of every training row, and what is promised of them.
 
-    Args:
+    Attributes:
+        scores: (K, n) ψ of each promised criterion (Eq. 9), in units of its budget: relative to
+            that of the first.
         run: The removal under way.
-        preserved: H⁻¹∇C (Eq. 9).
-
-    Returns:
-        (n,) −λ on the retained rows and 0 on the marked.
     """
-    scores = directional_derivatives(run.flat, run.train, preserved.value)
-    weights = torch.zeros(len(run.train), dtype=scores.dtype)
-    weights[~run.marked] = -reweight(
-        scores[~run.marked],
-        float(scores[run.marked].sum()),
-        l1=run.settings.l1,
-        l2=run.settings.l2,
-        bounds=(-run.settings.max_weight, run.settings.max_weight),
-    )
-    return weights
+
+    scores: Tensor
+    run: Stepper
+
+    @classmethod
+    def of(cls, run: Stepper, preserved: list[Solution]) -> PromisedScores:
+        """Compute them from H⁻¹∇C of each criterion."""
+        budget = run.promises[0].budget
+        rows = [
+            directional_derivatives(run.flat, run.train, solved.value) * (budget / promise.budget)
+            for promise, solved in zip(run.promises, preserved, strict=True)
+        ]
+        return cls(torch.stack(rows), run)
+
+    @property
+    def targets(self) -> Tensor:
+        """(K,) Σψ of the marked rows."""
+        return torch.stack([row[self.run.marked].sum() for row in self.scores])
+
+    def weights(self, targets: Tensor) -> Tensor:
+        """Solve Eq. 10 for λ, which makes the retained rows offset sums ``targets`` (K,) of Ψ.
+
+        Returns:
+            (n,) −λ on the retained rows and 0 on the marked.
+        """
+        run, settings = self.run, self.run.settings
+        weights = torch.zeros(len(run.train), dtype=self.scores.dtype)
+        weights[~run.marked] = -reweight(
+            self.scores[:, ~run.marked],
+            targets,
+            l1=settings.l1,
+            l2=settings.l2,
+            bounds=(-settings.max_weight, settings.max_weight),
+            solver=Exact(tolerance=SEVERAL),
+        )
+        return weights
 
 
 def _direction(run: Stepper) -> tuple[Tensor, float, list[Solution]]:
     """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), its first-order change of C, the solves."""
     flat, curvature = run.flat, run.curvature()
-    gradient = run.criterion.gradient(flat)
+    gradients = run.gradients()
     weights, solutions = run.marked.to(flat.dtype), []
     if run.reweighted:
-        preserved = run.solver.solve(curvature, gradient)
-        weights = weights + compensation_weights(run, preserved)
-        solutions.append(preserved)
+        solutions = [run.solver.solve(curvature, gradient) for gradient in gradients]
+        promised = PromisedScores.of(run, solutions)
+        weights = weights + promised.weights(promised.targets)
     solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
     n = len(run.train)
-    return solved.value / n, float(gradient @ solved.value) / n, [*solutions, solved]
+    return solved.value / n, float(gradients[0] @ solved.value) / n, [*solutions, solved]

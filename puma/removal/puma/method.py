@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import json
+
+from pydantic import model_validator
+from torch import nn
 from tqdm import tqdm
 
-from puma.errors import SolverError
-from puma.removal.base import Patch, RemovalMethod, Trained
+from puma.errors import SettingsError, SolverError
+from puma.influence import FlatModel, require_preservable
+from puma.influence.criteria.own_function import FORM
+from puma.project.files import sha256
+from puma.project.user_code import code_digest
+from puma.removal.base import CriterionChange, Parameter, Patch, RemovalMethod, Trained
 from puma.removal.puma.first_order_step import FirstOrderStepper
+from puma.removal.puma.promises import promises, retained_data
 from puma.removal.puma.stepper import Stepper
 from puma.removal.puma.target_margin_step import TargetMarginStepper
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import PumaSettings
+from puma.settings import OWN_CODE, PumaSettings
 
+BOUND_BY = "bound_by"  # among a version's parameters: which budgets kept it from going further
 ONE_STEP = {"steps": 1, "reference_models": 0}
 
 
 class PUMA(PumaSettings, RemovalMethod):
     """Performance Unchanged Model Augmentation (Algorithm 1) with measured step sizes.
 
-    The criterion C is the mean cross-entropy of the retained rows. The curvature H is the
+    The criterion C is the mean loss of the retained rows; ``preserve`` lists others to be kept
+    beside it, each within a budget of its own. With several, ψ has a row and λ a target for each
+    (Eq. 10), a step leaves all of them unchanged to first order, and is as large as every budget
+    allows as measured. The curvature H is the
     Gauss-Newton matrix of the retained rows plus ``damping`` and the training's weight decay:
     the true Hessian of a ReLU network is indefinite, and the retained rows are the objective
     that the new model should minimise. ψ and λ, at the current θ:
@@ -57,6 +70,9 @@ class PUMA(PumaSettings, RemovalMethod):
     Attributes:
         damping: Added to every eigenvalue of the curvature; larger is stabler and more local.
         budget: Largest allowed change of C, in nats.
+        preserve: What else is kept; see :class:`puma.settings.PreservedCriterion`. The retained
+            rows' mean loss may be listed, too, with the same budget. The parameter ``bound_by``
+            then names the criteria whose budgets kept the rows from their targets.
         steps: How many at most.
         max_dose: Largest step size of a first-order step.
         repair: Before every further step, lower C back towards the original by a step on the
@@ -86,6 +102,31 @@ class PUMA(PumaSettings, RemovalMethod):
 
     method = "puma"
 
+    @model_validator(mode="after")
+    def _knows_what_to_preserve(self) -> PUMA:
+        for each in self.preserve:
+            require_preservable(each.criterion)
+        return self
+
+    def recorded_settings(self) -> dict[str, Parameter]:
+        """Return every setting as a YAML scalar; ``preserve``, where it lists something, as JSON.
+
+        With the digest of the code of the user's own criteria, if there are any.
+
+        Raises:
+            SettingsError: Such code is not there.
+        """
+        recorded = super().recorded_settings()
+        recorded.pop("preserve", None)
+        if self.preserve:
+            entries = [each.model_dump(exclude_none=True) for each in self.preserve]
+            recorded["preserve"] = json.dumps(entries)
+        own = [each.criterion for each in self.preserve if OWN_CODE in each.criterion]
+        if own:
+            digests = [code_digest(name, "criterion", FORM, SettingsError) for name in own]
+            recorded["preserve_sha256"] = sha256(*digests)
+        return recorded
+
     @property
     def idempotent(self) -> bool:
         """True with target margins; first-order steps would push removed rows further."""
@@ -111,12 +152,13 @@ class PUMA(PumaSettings, RemovalMethod):
         if run.unchanged():
             raise SolverError(
                 f"the removal changes no weight: the dose {steps[0]['dose']:.1e} is lost in "
-                f"round-off, or none keeps the budget of {self.budget:.1e} nats; raise budget or "
-                "max_dose, or lower damping"
+                f"round-off, or {self._in_the_way(run.bound_by)}; raise "
+                f"{'a budget' if self.preserve else 'budget'} or max_dose, or lower damping"
             )
+        bound = {BOUND_BY: " ".join(run.bound_by) or "nothing"} if self.preserve else {}
         return Patch(
             run.flat.module(run.flat.vector),
-            outcomes={"dose": sum(step["dose"] for step in steps)},
+            outcomes={"dose": sum(step["dose"] for step in steps), **bound},
             diagnostics={
                 "steps": float(len(steps)),
                 "solver_iterations": sum(step["iterations"] for step in steps),
@@ -125,6 +167,32 @@ class PUMA(PumaSettings, RemovalMethod):
                 **run.outcome(),
             },
             steps=tuple(steps),
+        )
+
+    def _in_the_way(self, bound_by: tuple[str, ...]) -> str:
+        if not self.preserve:
+            return f"none keeps the budget of {self.budget:.1e} nats"
+        budgets = {each.title: each.budget for each in self.promises}
+        listed = ", ".join(f"{title} ({budgets[title]:.1e})" for title in bound_by or budgets)
+        return f"none keeps the budgets: {listed} {'binds' if len(bound_by) == 1 else 'bind'}"
+
+    def _preserved(
+        self, trained: Trained, deletion_set: DeletionSet, predictor: nn.Module
+    ) -> tuple[CriterionChange, ...]:
+        if not self.preserve:
+            return ()
+        before, after = FlatModel(trained.predictor), FlatModel(predictor)
+        kept = promises(
+            self.promises,
+            retained_data(trained, deletion_set),
+            before,
+            weight_decay=self.training.weight_decay,
+        )
+        return tuple(
+            CriterionChange(
+                each.title, each.budget, each.before, each.criterion.value(after, after.vector)
+            )
+            for each in kept
         )
 
     def _stepper(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Stepper:

@@ -27,6 +27,7 @@ from puma.influence.flat_model import batches
 from puma.models.tasks import likelihood_of
 from puma.removal.base import Trained
 from puma.removal.puma.line_search import largest_step_size
+from puma.removal.puma.promises import promises, retained_data
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PumaSettings, TrainingSettings
 
@@ -44,7 +45,10 @@ class Stepper(ABC):
         retain_set: The rows that stay.
         forget_sample: The rows to remove that the steps look at, all or a sample; forget_rows:
             their places among the training rows.
-        criterion: C, the mean loss of the retained rows or of a sample.
+        promises: What is kept, each within its budget; the first is the mean loss of the retained
+            rows or of a sample.
+        bound_by: The promises that kept a step from going further, the last time that one was kept;
+            none where none was, or where the rows are at their targets.
         solver: Of linear systems with the curvature.
         finished: Whether another step is pointless.
     """
@@ -64,18 +68,25 @@ class Stepper(ABC):
         self.likelihood = likelihood_of(self.train.task)
         self.marked = torch.zeros(len(self.train), dtype=torch.bool)
         self.marked[deletion_set.rows] = True
-        self.retain_set = self.train.subset(~self.marked)
-        measured, self.forget_rows = self.retain_set, deletion_set.rows
+        retained = retained_data(trained, deletion_set)
+        self.retain_set = retained.train
+        self.forget_rows = deletion_set.rows
         if (rows := settings.criterion_sample) is not None:
-            measured = sampled(measured, rows, seed=seed + 1)
             drawn = sampled_rows(len(self.forget_rows), rows, seed=seed + 1)
             self.forget_rows = self.forget_rows[drawn]
         self.forget_sample = self.train.subset(self.forget_rows)
-        self.criterion = MeanLoss(measured)
+        self.promises = promises(
+            settings.promises,
+            retained,
+            self.flat,
+            weight_decay=training.weight_decay,
+            sample=settings.criterion_sample,
+            seed=seed + 1,
+        )
+        self.bound_by: tuple[str, ...] = ()
         self.solver = self._solver()
         self._curvature: Shifted | None = None
         self._origin = self.flat.vector
-        self._before = self.criterion.value(self.flat, self._origin)
         self.finished = False
 
     def step(self, *, first: bool) -> dict[str, float]:
@@ -104,13 +115,23 @@ class Stepper(ABC):
         self.flat = self.flat.at(vector)
         self._curvature = None
 
-    def drift(self, vector: Tensor) -> float:
-        """C at ``vector`` minus C of the original, in nats."""
-        return self.criterion.value(self.flat, vector) - self._before
+    def drifts(self, vector: Tensor) -> tuple[float, ...]:
+        """Measure each promised criterion at ``vector``, minus that of the original."""
+        return tuple(each.drift(self.flat, vector) for each in self.promises)
 
-    def affordable(self, drift: float) -> bool:
-        """Return whether |drift| keeps the budget (Eq. 2)."""
-        return abs(drift) <= self.settings.budget  # False also for NaN
+    def broken(self, drifts: tuple[float, ...]) -> tuple[str, ...]:
+        """Return the titles of the promises that do not allow their drift (Eq. 2)."""
+        pairs = zip(self.promises, drifts, strict=True)
+        return tuple(promise.title for promise, drift in pairs if not promise.keeps(drift))
+
+    def shown(self, drifts: tuple[float, ...]) -> dict[str, float]:
+        """Return the drifts by name; that of the retained rows' mean loss is ``drift``."""
+        others = zip(self.promises[1:], drifts[1:], strict=True)
+        return {"drift": drifts[0], **{f"drift_{each.title}": drift for each, drift in others}}
+
+    def gradients(self) -> Tensor:
+        """(K, p) of the promised criteria."""
+        return torch.stack([each.criterion.gradient(self.flat) for each in self.promises])
 
     @torch.no_grad()
     def margins(self, vector: Tensor, examples: Examples) -> Tensor:
@@ -148,27 +169,28 @@ class Stepper(ABC):
         return self._curvature
 
     def _repair(self) -> float:
-        """Win budget back: a Newton step on C alone; returns by how much C fell (nats).
+        """Win budget back: a Newton step on the retained rows' mean loss C alone.
 
         The removed rows have no part in it. It is what Eq. 11 does without marked rows and
-        with one λ for every retained row. The largest share of it that lowers C and keeps the
+        with one λ for every retained row. The largest share of it that lowers C and keeps every
         budget is taken; where the earlier steps did not raise C, none is.
-        """
-        vector, start = self.flat.vector, self.criterion.value(self.flat, self.flat.vector)
-        if start <= self._before:
-            return 0.0
-        solved = self.solver.solve(self.curvature(), self.criterion.gradient(self.flat))
 
-        def value(share: float) -> float:
-            return self.criterion.value(self.flat, vector - share * solved.value)
+        Returns:
+            By how much C fell, in nats.
+        """
+        vector, retained = self.flat.vector, self.promises[0]
+        start = retained.drift(self.flat, vector)
+        if start <= 0:
+            return 0.0
+        solved = self.solver.solve(self.curvature(), retained.criterion.gradient(self.flat))
 
         def allowed(share: float) -> bool:
-            reached = value(share)
-            return reached < start and self.affordable(reached - self._before)
+            drifts = self.drifts(vector - share * solved.value)
+            return drifts[0] < start and not self.broken(drifts)
 
         share = largest_step_size(allowed, limit=1.0, precision=0.1).value
         self.go_to(vector - share * solved.value)
-        return start - self.criterion.value(self.flat, self.flat.vector)
+        return start - retained.drift(self.flat, self.flat.vector)
 
     def _solver(self) -> Solver:
         """The solver of linear systems with the curvature alone."""

@@ -25,13 +25,13 @@ from puma.influence import (
 from puma.references.short_training import train_short
 from puma.removal.base import Trained
 from puma.removal.puma.criterion_projection import (
-    CriterionProjection,
+    CriteriaProjection,
     NoProjection,
     StepOperator,
 )
 from puma.removal.puma.first_order_step import (
     FIRST_ORDER,
-    compensation_weights,
+    PromisedScores,
     first_order_step,
     how_solved,
 )
@@ -52,10 +52,10 @@ class TargetMarginStepper(Stepper):
     With H of the retained rows, ∇m_i of the marked rows' margins and r_i their distances from
     their targets, δ minimises ½δᵀHδ + (pull/2m)·Σ(r_i − ∇m_i·δ)². It is an influence step
     H⁻¹Σ w_i∇L_i with a weight w_i of every row's own, where Eq. 11 has one for all. λ of Eq. 10
-    for the marked rows gives the direction along which the retained rows make up for it, and
-    the minimiser is sought among steps that use as much of it as leaves C unchanged to first
-    order. Of the shares of δ that keep the budget, the one that measures nearest to the targets
-    is taken.
+    for the marked rows gives the direction along which the retained rows make up for it, one for
+    each criterion that is kept, and the minimiser is sought among steps that use as much of these
+    as leaves every criterion unchanged to first order. Of the shares of δ that keep the budgets,
+    the one that measures nearest to the targets is taken.
 
     Raises:
         SettingsError: The solver cannot take rows to a target each, or there is no pool.
@@ -132,7 +132,7 @@ class TargetMarginStepper(Stepper):
         step, numbers = self._whole_step(missing)
         stay = _Candidate(_mean_size(missing), 0.0, start)
         shares = [self._candidate(start, step, share) for share in SHARES]
-        best, drift = self._best(stay, shares)
+        best, drifts = self._best(stay, shares)
         if best is stay and first:
             # They are at their targets already, or the budget forbids going there.
             numbers = first_order_step(self, min(FIRST_ORDER, self.settings.max_dose))
@@ -141,11 +141,13 @@ class TargetMarginStepper(Stepper):
             self.go_to(best.vector)
             numbers |= {
                 "dose": best.share,
-                "drift": drift,
+                **self.shown(drifts),
                 "removed_loss": self.removed_loss(),
             }
             reached = best.distance
         before, self._distance = self._distance, reached
+        if reached <= self.settings.level_tolerance:
+            self.bound_by = ()
         self.finished = (
             best is stay
             or self._distance <= self.settings.level_tolerance
@@ -179,13 +181,18 @@ class TargetMarginStepper(Stepper):
         distance = self._distance_at(vector)
         return _Candidate(distance if math.isfinite(distance) else math.inf, share, vector)
 
-    def _best(self, stay: _Candidate, shares: list[_Candidate]) -> tuple[_Candidate, float]:
-        """The nearest that keeps the budget, and its drift. C is measured of no more than that."""
+    def _best(
+        self, stay: _Candidate, shares: list[_Candidate]
+    ) -> tuple[_Candidate, tuple[float, ...]]:
+        """The nearest that keeps the budgets, and its drifts. No criterion is measured further."""
         # Of equals the first: to stay, or the larger share.
-        for candidate in sorted([stay, *shares], key=lambda each: each.distance):
-            drift = self.drift(candidate.vector)
-            if candidate is stay or self.affordable(drift):
-                return candidate, drift
+        ranked = sorted([stay, *shares], key=lambda each: each.distance)
+        for candidate in ranked:
+            drifts = self.drifts(candidate.vector)
+            broken = self.broken(drifts)
+            if candidate is stay or not broken:
+                return candidate, drifts
+            self.bound_by = broken  # in the end, of the farthest that was refused
         raise AssertionError("to stay is always allowed")
 
     def _whole_step(self, missing: Tensor) -> tuple[Tensor, dict[str, float]]:
@@ -197,21 +204,34 @@ class TargetMarginStepper(Stepper):
         operator = StepOperator(self.curvature(), margins, projection, PULL)
         wanted = projection.transposed(PULL * margins.pulled(missing.clamp(-REACH, REACH)))
         solved = self._solver_of_sums().solve(operator, wanted)
-        reweighted = float(isinstance(projection, CriterionProjection))
+        reweighted = float(isinstance(projection, CriteriaProjection))
         numbers = {"reweighted": reweighted, **how_solved([*solutions, solved])}
         return projection.bounded(solved.value), numbers
 
     def _projection(self) -> tuple[NoProjection, list[Solution]]:
-        gradient = self.criterion.gradient(self.flat)
-        preserved = self.solver.solve(self.curvature(), gradient)
-        weights = compensation_weights(self, preserved)
-        retained = weighted_gradient(self.flat, self.train, weights) / len(self.train)
-        compensation = self.solver.solve(self.curvature(), retained)
-        solutions = [preserved, compensation]
-        if float(gradient @ compensation.value) == 0:  # no λ, or none that acts on C
+        """Find what the retained rows can do to each criterion alone."""
+        gradients = self.gradients()
+        solutions = [self.solver.solve(self.curvature(), gradient) for gradient in gradients]
+        promised = PromisedScores.of(self, solutions)
+        kept, weights, compensations = [], [], []
+        for number, target in enumerate(promised.targets.diag()):
+            weight = promised.weights(target)
+            retained = weighted_gradient(self.flat, self.train, weight) / len(self.train)
+            compensation = self.solver.solve(self.curvature(), retained)
+            solutions.append(compensation)
+            if float(gradients[number] @ compensation.value) != 0:  # else no λ that acts on C
+                kept.append(number)
+                weights.append(weight)
+                compensations.append(compensation.value)
+        if not kept:
             return NoProjection(), solutions
-        largest = self.settings.max_weight / float(weights.abs().max())
-        return CriterionProjection(gradient, compensation.value, largest), solutions
+        projection = CriteriaProjection(
+            gradients[kept],
+            torch.stack(compensations),
+            torch.stack(weights),
+            self.settings.max_weight,
+        )
+        return projection, solutions
 
     def _solver_of_sums(self) -> Solver:
         """The method's solver, or conjugate gradients with its inverse of the curvature."""
