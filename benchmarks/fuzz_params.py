@@ -155,6 +155,7 @@ GOOD_YAML: dict[str, tuple[str, Any]] = {
     "training: {epochs: 0o10}": ("training.epochs", 8),
     "training: {epochs: 0x10}": ("training.epochs", 16),
     "datasets: [no]": ("datasets", ("no",)),
+    "puma: {preserve: []}": ("puma.preserve", ()),
     "puma: {repair: off}": ("puma.repair", False),
     "puma: {repair: No}": ("puma.repair", False),
     "puma: {repair: TRUE}": ("puma.repair", True),
@@ -268,6 +269,16 @@ BAD_YAML: dict[str, str | bytes] = {
     "a dataset with a slash": "datasets: [../german_credit]",
     "an empty name of a dataset": "datasets: ['']",
     "a model's number of members": "model: {members: 3}",
+    "a criterion as a text": "puma: {preserve: [soft_ece]}",
+    "criteria as a mapping": "puma: {preserve: {criterion: soft_ece, budget: 0.1}}",
+    "a criterion without a budget": "puma: {preserve: [{criterion: soft_ece}]}",
+    "a criterion with a budget of 0": "puma: {preserve: [{criterion: soft_ece, budget: 0}]}",
+    "a criterion twice": "puma: {preserve: [{criterion: soft_ece, budget: 1}, "
+    "{criterion: soft_ece, budget: 2}]}",
+    "a group without a condition": "puma: {preserve: [{criterion: group_loss, budget: 1}]}",
+    "a condition that calls": "puma: {preserve: [{criterion: soft_ece, budget: 1, where: exit()}]}",
+    "a condition as a number": "puma: {preserve: [{criterion: soft_ece, budget: 1, where: 3}]}",
+    "two budgets of the retained loss": "puma: {preserve: [{criterion: retained_loss, budget: 3}]}",
 }
 # What the table of methods has to refuse: puma/settings.py, a room below, does not know it.
 UNKNOWN_METHODS = ("magic", "PUMA", "", "../puma")
@@ -291,8 +302,10 @@ def params_cases(folder: Path, draw: random.Random) -> list[Case]:
 
 def _setting_cases(made: _Files) -> Iterator[Case]:
     for key, kind, default in settings_of(Settings):
-        if key in ("datasets", "originals", "methods", "versions", "sources"):
+        if key in ("datasets", "originals", "methods", "versions", "sources", "per_dataset"):
             continue  # they depend on each other, or have no default: above
+        if key == "puma.preserve":
+            continue  # entries of several settings: above
         values = values_of(kind, default=default)
         for value in values.good:
             name = f"{key}: {text(value)}"
