@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from puma.audit.predictions import Array
 from puma.errors import AuditError
-from puma.models.metrics import share_below
+from puma.models import metrics
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,7 @@ def auc_interval(
 
 def roc(member_scores: ArrayLike, nonmember_scores: ArrayLike) -> tuple[Array, Array]:
     """False-positive and true-positive rates of every threshold, both from 0 up to 1."""
-    from sklearn.metrics import roc_curve
-
-    members, nonmembers = _sides(member_scores, nonmember_scores)
-    truth = np.repeat([1, 0], [len(members), len(nonmembers)])
-    scores = np.concatenate([members, nonmembers])
-    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
-    return false, true
+    return metrics.roc(*_sides(member_scores, nonmember_scores))
 
 
 def tpr_at_fpr(member_scores: ArrayLike, nonmember_scores: ArrayLike, level: float) -> Resolved:
@@ -112,7 +106,7 @@ def _placements(members: Array, nonmembers: Array) -> tuple[Array, Array]:
 
     Ties count one half; the mean of either is the AUC, their variances are DeLong's.
     """
-    return share_below(members, nonmembers), 1 - share_below(nonmembers, members)
+    return metrics.share_below(members, nonmembers), 1 - metrics.share_below(nonmembers, members)
 
 
 def _sides(member_scores: ArrayLike, nonmember_scores: ArrayLike) -> tuple[Array, Array]:

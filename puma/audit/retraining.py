@@ -206,15 +206,11 @@ def _position(audited: Array, with_rows: Array, without_rows: Array) -> float:
 
 def _solve(deviations: Array, step: Array) -> Array:
     """Σ⁻¹ step for Σ = (1-s)·RᵀR/N + s·μ·I, by Woodbury: N models, however many rows."""
-    from sklearn.covariance import ledoit_wolf_shrinkage  # a second, for audits alone
-
     count, rows = deviations.shape
     mean_variance = np.square(deviations).sum() / (count * rows)
     if mean_variance == 0:
         raise _no_chance()
-    shrinkage = max(
-        SMALLEST_SHRINKAGE, float(ledoit_wolf_shrinkage(deviations, assume_centered=True))
-    )
+    shrinkage = max(SMALLEST_SHRINKAGE, _shrinkage(deviations))
     scale, ridge = (1 - shrinkage) / count, shrinkage * mean_variance
     if scale == 0:
         scaled: Array = step / ridge
@@ -222,6 +218,20 @@ def _solve(deviations: Array, step: Array) -> Array:
     inner = deviations @ deviations.T + ridge / scale * np.eye(count)
     solved: Array = (step - deviations.T @ np.linalg.solve(inner, deviations @ step)) / ridge
     return solved
+
+
+def _shrinkage(deviations: Array) -> float:
+    """Share of the mean variance in the covariance of centred (N, n) rows (Ledoit & Wolf, 2004).
+
+    ``sklearn.covariance.ledoit_wolf_shrinkage`` gives the same, and takes a second to import.
+    """
+    count, rows = deviations.shape
+    squares = np.square(deviations)
+    mean_variance = squares.sum() / (count * rows)
+    products = np.square(deviations @ deviations.T).sum() / count**2
+    error = (np.square(squares.sum(1)).sum() / count - products) / (count * rows)
+    distance = products / rows - mean_variance**2
+    return float(min(error, distance) / distance) if distance > 0 else 0.0
 
 
 def prediction_band(values: ArrayLike, confidence: float) -> float:

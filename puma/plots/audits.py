@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from puma.models.metrics import roc
 from puma.plots.style import COLOURS, NEUTRAL
 
 if TYPE_CHECKING:  # every stage imports this room, and would depend on what it imports
@@ -78,14 +79,14 @@ def roc_curves(
     axes = figure.subplots()
     lowest = 1 / len(scores["after"]["unseen"])
     grid = np.geomspace(lowest / 2, 1, 200)
-    curves = [np.interp(grid, *_roc(each)) for each in retrained]
+    curves = [np.interp(grid, *roc(each["removed"], each["unseen"])) for each in retrained]
     low, high = np.min(curves, 0), np.max(curves, 0)
     smallest = 0.5 / len(scores["after"]["removed"])  # where 0 is drawn
     axes.fill_between(
         grid, low.clip(smallest), high.clip(smallest), color="#DDDDDD", label="retrained models"
     )
     for name, colour in (("before", NEUTRAL), ("after", COLOURS["removed"])):
-        false, true = _roc(scores[name])
+        false, true = roc(scores[name]["removed"], scores[name]["unseen"])
         axes.step(
             false.clip(lowest / 2), true.clip(smallest), where="post", color=colour, label=name
         )
@@ -98,16 +99,6 @@ def roc_curves(
     axes.set_ylabel("removed rows taken for members")
     axes.legend(loc="lower right")
     return figure
-
-
-def _roc(scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The shares of unseen and of removed rows above every threshold, from 0 up to 1."""
-    truth = np.repeat([1, 0], [len(scores["removed"]), len(scores["unseen"])])
-    both = np.concatenate([scores["removed"], scores["unseen"]])
-    from sklearn.metrics import roc_curve  # imported where it is used: it takes a second
-
-    false, true, _ = roc_curve(truth, both, drop_intermediate=False)
-    return false, true
 
 
 def margins_against_retraining(margins: np.ndarray) -> Figure:
