@@ -86,7 +86,7 @@ BAD: dict[str, tuple[str, ...]] = {
     "data": (*PLACES, "file"),
     **dict.fromkeys(("target", "subject", "task"), NAMES),
 }
-FLAGS = ("as_json", "yes", "help")
+FLAGS = ("as_json", "allow_pickle", "yes", "help")
 WIDTHS = ("1", "7", "20", "33", "80", "250", "0", "-5", "wide", "")
 # Without a change of the project, and quick.
 READING = ("versions", "compare", "registered", "verify", "suspects")

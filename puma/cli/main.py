@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from puma.cli.adoption import adopt
 from puma.cli.common import REFUSED, SHOWN_IDS, may_show_ids
 from puma.cli.diagnostics import suspects
 from puma.cli.evidence import audit, verify
@@ -136,7 +137,7 @@ app = App(
 )
 # In the order in which a newcomer meets them.
 GROUPS = {
-    "Start": (init,),
+    "Start": (init, adopt),
     "Read what is registered": (compare, versions, ui),
     "Serve a request": (remove, audit, promote, verify, erase),
     "Look at the data": (suspects,),

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import functional_call, jvp, vjp
 
 from puma.data.base import Examples
 from puma.data.task import Task
@@ -18,6 +18,7 @@ from puma.influence.derivative_support import (
     require_finite,
     require_supported,
 )
+from puma.models.layer_names import entered_layers
 from puma.models.tasks import Likelihood, likelihood_of, losses
 
 BATCH_SIZE = 1024
@@ -275,6 +276,11 @@ def require_consistent(flat: FlatModel, examples: Examples) -> None:
 
 def _require_equal_modes(flat: FlatModel, features: Tensor) -> None:
     """Jv by forward mode, by reverse mode twice, and u·Jv = v·Jᵀu for a fixed v and u."""
+    with entered_layers(flat.network) as entered:
+        _compare_modes(flat, features, entered)
+
+
+def _compare_modes(flat: FlatModel, features: Tensor, entered: list[str]) -> None:
     generator = torch.Generator().manual_seed(0)
     along = torch.randn(flat.size, generator=generator).to(flat.vector)
     try:
@@ -288,11 +294,14 @@ def _require_equal_modes(flat: FlatModel, features: Tensor) -> None:
             dual = torch.randn(output.shape, generator=generator).to(output).requires_grad_()
             (pulled,) = torch.autograd.grad(output, point, dual, create_graph=True)
             (twice,) = torch.autograd.grad(pulled, dual, along)
+        # As curvature does, which saves what gradient checkpointing would not.
+        vjp(lambda point: flat.logits(point, features), flat.vector)[1](dual.detach())
     except (RuntimeError, NotImplementedError) as error:
+        where = entered[-1] if entered else "this model"
         raise ModelError(
-            "PyTorch cannot differentiate this model forwards and twice, as influence needs "
+            f"PyTorch cannot differentiate {where} forwards and twice, as influence needs "
             f"({str(error).splitlines()[0][:200]}); replace the operation that this names, and "
-            "take out gradient checkpointing"
+            "take out gradient checkpointing; or remove by another method, such as retrain"
         ) from error
     if _apart(forward, twice):
         raise ModelError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
 from puma.data.base import Dataset
@@ -15,6 +17,7 @@ from puma.models import (
     save_weights,
     weights_digest,
 )
+from puma.models.custom import require_exportable
 from puma.models.tasks import likelihood_of
 from puma.project.files import sha256, write_text
 from puma.project.workspace import Workspace
@@ -23,7 +26,7 @@ from puma.removal.base import Removal, Trained
 from puma.requests.archive import find_data
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
-from puma.settings import ORIGINAL, ModelSettings, original_of
+from puma.settings import ORIGINAL, OWN_CODE, ModelSettings, Settings, original_of
 
 
 def load_trained(
@@ -105,22 +108,35 @@ def record_original(workspace: Workspace, trained: Trained) -> ModelRecord:
 
     What its method records during training belongs in ``workspace.records``: give ``fit`` that
     folder.
+
+    Raises:
+        ModelError: It is of the user's own, and could not be registered.
     """
     settings = workspace.settings.for_dataset(trained.dataset.name)
-    described = _record(
+    if OWN_CODE in settings.model.name:
+        shape = tuple(trained.dataset.train.features.shape[1:])
+        require_exportable(settings.model.name, trained.predictor, shape)
+    described = original_record(trained, settings, metrics={"runtime_seconds": trained.seconds})
+    record = _store(workspace, described, trained.predictor)
+    identity = workspace.identity(trained.dataset.name, trained.original)
+    write_text(identity, record.fingerprint + "\n")
+    return record
+
+
+def original_record(
+    trained: Trained, settings: Settings, *, metrics: Mapping[str, float]
+) -> ModelRecord:
+    """Describe an original that was trained as ``settings``, those of its dataset, say."""
+    return _record(
         trained.predictor,
         trained.dataset,
         method=trained.original,
         seed=settings.seed,
         model=_architecture(settings.model, trained.predictor),
         parameters={**settings.training.recorded(), **trained.parameters},
-        metrics={"runtime_seconds": trained.seconds},
+        metrics=dict(metrics),
         loss_curve=trained.history.loss if trained.history else (),
     )
-    record = _store(workspace, described, trained.predictor)
-    identity = workspace.identity(trained.dataset.name, trained.original)
-    write_text(identity, record.fingerprint + "\n")
-    return record
 
 
 def record_removal(workspace: Workspace, removal: Removal) -> ModelRecord:

@@ -30,6 +30,7 @@ Record = TypeVar("Record", "ModelRecord", "AuditRecord")
 
 RETRAIN = "retrain"
 PRESERVED = "preserved_"  # the metrics of the criteria of puma.preserve
+ADOPTED_FROM = "adopted_from"  # among the parameters of an original that was trained elsewhere
 # The metrics of the parent that a removal shows beside its own.
 BEFORE = ("attack_rate", "attack_auc", "removed_loss")
 # What a version is compared by: on its page in the registry and in the tables of the command line.

@@ -8,6 +8,7 @@ eval mode, the same each time. docs/your-model.md says what else is wanted.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from puma.errors import ModelError
+from puma.models.layer_names import entered_layers, in_words
 from puma.models.predictions import evaluating
 from puma.project.user_code import importable_from, imported
 
 FORM = "package.module:Class"
 ROWS = 3  # that are tried: fewer cannot show whether rows change each other's outputs
+UNUSABLE = ("torch.bfloat16", "torch.float16", "torch.complex64", "torch.complex128")
 CLOSE = 1e-3  # a batch of another size may round differently
 
 
@@ -63,9 +66,16 @@ def custom_model(
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
         if any(is_lazy(each) for each in own):
             raise ModelError(
-                f"model {name!r}: {type(module).__name__} {layer!r} takes its size from the first "
+                f"model {name!r}: {in_words(layer, module)} takes its size from the first "
                 "batch, and a seed could not fix its weights; make it with its size, which follows "
                 "from the shape that the class is called with"
+            )
+        odd = sorted({str(each.dtype) for each in own} & set(UNUSABLE))
+        if odd:
+            raise ModelError(
+                f"model {name!r}: {in_words(layer, module)} has weights or buffers of "
+                f"{', '.join(odd)}; make them torch.float32, as the rows are: models are stored, "
+                "compared and differentiated in it"
             )
     return model
 
@@ -134,6 +144,36 @@ def require_contract(name: str, model: nn.Module, features: Tensor, classes: int
             f"model {name!r} returned other logits for a row alone than for the same row in a "
             f"batch; in eval mode, {wanted}: normalise by running statistics, not by the batch"
         )
+
+
+def require_exportable(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raise ModelError unless ``model`` can be registered: as one graph for any number of rows.
+
+    Args:
+        name: Of the model, for the message.
+        model: A model that keeps the contract; it is left as it was.
+        shape: Of one example.
+    """
+    wanted = (
+        "the registry holds models as graphs (torch.export): take branches and loops that depend "
+        "on values, .item(), float(tensor), numpy and sizes written as numbers out of forward; "
+        "torch.where, and operations on whole tensors, do the same"
+    )
+    model = copy.deepcopy(model).eval()  # recurrent layers keep what is assigned to them meanwhile
+    with entered_layers(model) as entered:
+        try:
+            some = torch.zeros(2, *shape)
+            # As MLflow does: two rows, since one would become a constant.
+            batch = {0: torch.export.Dim.AUTO}
+            program = torch.export.export(model, (some,), dynamic_shapes=(batch,))
+            program.module()(torch.zeros(ROWS, *shape))
+        except Exception as error:  # the exporter raises errors of all kinds
+            where = f" at {entered[-1]}" if entered else ""
+            first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            raise ModelError(
+                f"model {name!r} cannot be exported{where} ({type(error).__name__}: {first}); "
+                f"{wanted}"
+            ) from error
 
 
 def _in_words(model: nn.Module, rows: Tensor) -> str:

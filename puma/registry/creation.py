@@ -51,12 +51,14 @@ class Draft:
         model: On the CPU, in eval mode.
         figures: The folder of the audit's plots.
         tags: Tags besides those that every version has.
+        adopted: MLflow's id of the logged model that this was adopted from, if any.
     """
 
     record: ModelRecord
     model: nn.Module
     figures: Path
     tags: Mapping[str, str] = field(default_factory=dict)
+    adopted: str = ""
 
 
 def pipeline_draft(workspace: Workspace, record: ModelRecord) -> Draft:
@@ -105,7 +107,7 @@ def create_version(
         with mlflow.start_run(run_id=run_id):
             with exports_through_memory():
                 model_id = _log_model(draft.model, record, run_tags)
-            retry_overtaken(lambda: _log_inputs(record, parent))
+            retry_overtaken(lambda: _log_inputs(record, parent, draft.adopted))
             client.log_batch(run_id, params=_params(record, parent))
             log_metrics(client, run_id, model_id, record)
             _log_curve(client, run_id, record)
@@ -302,8 +304,10 @@ def _log_model(model: nn.Module, record: ModelRecord, tags: dict[str, str]) -> s
     return str(info.model_id)
 
 
-def _log_inputs(record: ModelRecord, parent: ModelVersion | None) -> None:
+def _log_inputs(record: ModelRecord, parent: ModelVersion | None, adopted: str) -> None:
     """Log the data, the parent and the deletion set as inputs of the active run.
+
+    The model that it was adopted from, too, if that has an id.
 
     Names and digests only: no rows, no ids, no path to them.
     """
@@ -317,7 +321,8 @@ def _log_inputs(record: ModelRecord, parent: ModelVersion | None) -> None:
         return MetaDataset(source, name=name, digest=digest[:DATASET_DIGEST_LENGTH])
 
     data = named(record.dataset, record.data_digest, "in the project, outside MLflow")
-    mlflow.log_input(data, context="training")
+    origin = LoggedModelInput(model_id=adopted) if adopted else None
+    mlflow.log_input(data, context="training", model=origin)
     if parent is not None:
         deletion = named(
             f"{record.dataset} deletion set",

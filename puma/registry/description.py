@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from puma.lineage.records import HEADLINE_METRICS, ModelRecord
+from puma.lineage.records import ADOPTED_FROM, HEADLINE_METRICS, ModelRecord
 from puma.registry.preserved import BOUND_BY, preserved_of
 from puma.settings import ORIGINAL, EvidenceSource
 
@@ -24,6 +24,10 @@ def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
         purpose = record.method.removesuffix("_original")
         recorded = "" if record.method == ORIGINAL else f", with what {purpose} removes by"
         text = f"**Original** model of {record.dataset}: trained on every training row{recorded}."
+        if ADOPTED_FROM in record.parameters:
+            text += (
+                f" Adopted from `{record.parameters[ADOPTED_FROM]}`, which was trained elsewhere."
+            )
     else:
         text = (
             f"**{record.method}**: version {parent.version} of {record.dataset} without "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 ARCHIVE = Path("data", "model.pt2")  # in a logged model's folder
+PICKLE = Path("data", "model.pth")
 PICKLES = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 
 
@@ -77,9 +79,9 @@ def _held_graph(
                     "run whatever is in it, and PUMA did not register it; if you trust its maker, "
                     f"allow it by name: load_predictor(…, allow_pickle=['{name}'])"
                 )
-            with _no_pickle():
-                graph: nn.Module = mlflow.pytorch.load_model(str(fetched))
-                return graph
+            if (fetched / PICKLE).exists():  # what others would load by MLflow
+                raise RegistryError(f"{name} cannot be loaded (it also has a pickle); {RESTORE}")
+            return load_archive(fetched / ARCHIVE)
     except RegistryError:
         raise
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
@@ -87,6 +89,24 @@ def _held_graph(
             raise
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise RegistryError(f"{name} cannot be loaded ({first}); {RESTORE}") from error
+
+
+def load_archive(archive: Path) -> nn.Module:
+    """The graph that ``torch.export`` wrote to ``archive``, of which no pickle is read.
+
+    Nothing that lies beside it is: MLflow would put code that came with a model on ``sys.path``.
+    """
+    import mlflow.pytorch
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="puma-") as folder, _no_pickle():
+        alone = Path(folder)
+        flavor = {"model_data": ARCHIVE.parent.name, "pytorch_version": torch.__version__}
+        (alone / "MLmodel").write_text(json.dumps({"flavors": {"pytorch": flavor}}))
+        (alone / ARCHIVE.parent).mkdir()
+        (alone / ARCHIVE).symlink_to(archive.resolve())
+        graph: nn.Module = mlflow.pytorch.load_model(str(alone))
+    return graph
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ class Source:
 
 PIPELINE = Source("notebooks/register.ipynb", "NOTEBOOK")
 COMMAND = Source("puma remove", "LOCAL")
+ADOPTION = Source("puma adopt", "LOCAL")
 
 
 def source_tags(root: Path, source: Source) -> dict[str, str]:

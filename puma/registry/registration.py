@@ -29,7 +29,7 @@ from puma.registry.creation import (
     verdict_tags,
 )
 from puma.registry.description import describe, with_notes
-from puma.registry.provenance import COMMAND
+from puma.registry.provenance import ADOPTION, COMMAND
 from puma.registry.store import NoRegistryError, open_store, reaches_store, writing
 from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
@@ -123,6 +123,21 @@ def register_removal(
         found = keep_first(client, dataset, IDEMPOTENCY_KEY, key, made)
         _point_challenger(client, dataset, [int(found.version)])
     return found, True
+
+
+def register_adopted(
+    client: MlflowClient, workspace: Workspace, draft: Draft
+) -> tuple[ModelVersion, bool]:
+    """What :meth:`puma.registry.Registry.register_adopted` says."""
+    record = draft.record
+    with writing(workspace):
+        found = delete_duplicates(client, record.dataset, FINGERPRINT, record.fingerprint)
+        created = found is None
+        if found is None:
+            found = create_version(client, workspace, draft, ADOPTION)
+        if CHAMPION not in find_aliases(client, record.dataset):
+            set_alias(client, record.dataset, CHAMPION, int(found.version))
+    return found, created
 
 
 def find_removal(client: MlflowClient, dataset: str, key: str) -> ModelVersion | None:

@@ -11,11 +11,12 @@ from filelock import FileLock
 
 from puma.lineage.records import ModelIdentity, ModelRecord
 from puma.project.workspace import Workspace
-from puma.registry import loading, registration
+from puma.registry import foreign, loading, registration
 from puma.registry import tombstones as erased
 from puma.registry.certificate.findings import Finding
 from puma.registry.certificate.verify import check_record
 from puma.registry.creation import Draft
+from puma.registry.foreign import ForeignModel
 from puma.registry.store import open_store, reaching, writing
 from puma.registry.tombstones import Tombstone
 from puma.registry.versions import (
@@ -146,6 +147,25 @@ class Registry:
             The version, and whether this call created it.
         """
         found, created = registration.register_removal(self.client, self.workspace, draft, key)
+        return registered_version(self.client, found), created
+
+    @_reaches_store
+    def load_foreign(
+        self, name: str, version_or_alias: str, *, allow_pickle: bool = False
+    ) -> ForeignModel:
+        """Somebody else's model; see :func:`puma.registry.foreign.load_foreign`."""
+        return foreign.load_foreign(self.client, name, version_or_alias, allow_pickle=allow_pickle)
+
+    @_reaches_store
+    def register_adopted(self, draft: Draft) -> tuple[RegisteredVersion, bool]:
+        """Register what ``puma adopt`` took over, unless it is registered already.
+
+        ``champion`` is set to it where there is none.
+
+        Returns:
+            The version, and whether this call created it.
+        """
+        found, created = registration.register_adopted(self.client, self.workspace, draft)
         return registered_version(self.client, found), created
 
     @_reaches_store

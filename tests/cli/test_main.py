@@ -250,7 +250,9 @@ def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:
 
 
 def test_help_begins_with_what_a_newcomer_needs(tmp_path: Path) -> None:
-    names = "init compare versions ui remove audit promote verify erase suspects source request"
+    names = (
+        "init adopt compare versions ui remove audit promote verify erase suspects source request"
+    )
     shown = re.findall(r"^\W+([a-z]+)  ", puma(tmp_path, "--help").stdout, re.MULTILINE)
     assert shown == ["help", *names.split(), "registered"]
 

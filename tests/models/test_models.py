@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from puma.data import Dataset, Examples
 from puma.errors import ModelError
 from puma.models import build_model, load_weights, mlp, new_model, save_weights, weights_digest
+from puma.models.custom import require_exportable
 from puma.settings import ModelSettings
 
 SMALL = ModelSettings(hidden=(5, 4))
@@ -241,6 +242,42 @@ def test_what_maps_no_rows_to_logits_is_refused_by_the_contract(
         build_model(ModelSettings(name="shop.nets:Net"), dataset, seed=0)
     wants = "eval mode" in str(caught.value) or "its size" in str(caught.value)
     assert wants or "docs/your-model.md" in str(caught.value)
+
+
+def test_weights_of_half_precision_are_refused_by_layer(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        from torch import nn
+        def make(shape, classes):
+            return nn.Sequential(nn.Linear(*shape, 4).bfloat16(), nn.Linear(4, classes))
+    """
+    own_models(tmp_path, monkeypatch, "halves", textwrap.dedent(code))
+    with pytest.raises(
+        ModelError, match=r"Linear '0' has weights or buffers of torch\.bfloat16; mak"
+    ):
+        build_model(ModelSettings(name="shop.halves:make"), dataset, seed=0)
+
+
+class Branching(nn.Module):
+    def forward(self, features: Tensor) -> Tensor:
+        return features if features.sum() > 0 else -features
+
+
+class Sized(nn.Module):
+    def forward(self, features: Tensor) -> Tensor:
+        return features + torch.arange(2.0)[:, None].expand(2, 6)
+
+
+@pytest.mark.slow
+def test_a_network_that_the_registry_cannot_hold_is_refused_by_layer() -> None:
+    require_exportable("shop:Net", nn.Sequential(nn.Linear(6, 6), nn.Dropout(), nn.ReLU()), (6,))
+    for layer, text in (
+        (Branching(), r"cannot be exported at Branching '1' \(.*torch\.where, and operations"),
+        (Sized(), r"cannot be exported.*sizes written as numbers"),
+    ):
+        with pytest.raises(ModelError, match=rf"^model 'shop:Net' {text}"):
+            require_exportable("shop:Net", nn.Sequential(nn.Linear(6, 6), layer), (6,))
 
 
 def test_modules_are_found_beside_params_yaml(
