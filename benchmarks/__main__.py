@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from benchmarks import (
+    command_times,
     commands,
     figures,
     fuzz,
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "reweighting": reweighting.main,
     "psi-memory": psi_memory.main,
     "figures": figures.main,
+    "commands": command_times.main,
     "fuzz": fuzz.main,
     "tables": own_tables.main,
 }
