@@ -30,6 +30,7 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "removals": commands.removal_benchmark,
     "audits": commands.audit_benchmark,
+    "preserved": commands.preserved_benchmark,
     "label-errors": commands.label_errors_benchmark,
     "label-errors-runtime": commands.label_errors_runtime,
     "calibration": commands.calibration_benchmark,

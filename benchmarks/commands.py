@@ -15,6 +15,7 @@ from benchmarks.calibration_tables import calibration_table
 from benchmarks.label_errors import run_label_errors
 from benchmarks.label_errors_runtime import Limits, run_runtime
 from benchmarks.label_errors_tables import label_errors_table, runtime_table
+from benchmarks.preserved import preserved_table, run_preserved
 from benchmarks.removals import run_removals, scenarios
 from benchmarks.tables import SHORT, cluster_table
 from puma.cli.tables import print_table
@@ -95,6 +96,27 @@ def audit_benchmark(
     lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]
     columns = tuple(SHORTER.get(name, name) for name in map(str, table.columns))
     print_table("verdicts, in seeds", columns, lines)
+    typer.echo(f"{len(frame)} rows: {target}")
+
+
+def preserved_benchmark(
+    datasets: Datasets = "german_credit,two_moons",
+    seeds: Seeds = 5,
+    output: Output = None,
+    jobs: Jobs = 2,
+) -> None:
+    """Keep the calibration error or a group's loss beside the retained loss, and do not keep it.
+
+    Methods, training and limits are as params.yaml says; its datasets, data.validation_fraction,
+    puma.preserve, marking and seed are not read.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    target = _target(workspace, output, "preserved")
+    frame = run_preserved(_names(datasets), settings=settings, seeds=seeds, jobs=jobs)
+    _write(frame, target)
+    heading, lines = preserved_table(frame)
+    print_table("drift of the criterion, verdicts, accuracy", tuple(heading), lines)
     typer.echo(f"{len(frame)} rows: {target}")
 
 

@@ -56,11 +56,10 @@ def source(dataset: DatasetName) -> None:
     notes = {name: {"settings": values, "code": _code(values)} for name, values in groups.items()}
     for name, note in notes.items():
         write_json(workspace.resolved(dataset, name), note)
+    write_json(workspace.resolved(dataset, "groups"), {"groups": settings.puma.groups})
     target = workspace.source_record(dataset)
     made_by = {} if workspace.holds_puma else {"puma": installed()}
-    named = list(settings.puma.groups)
-    of_groups = {"groups": named} if named else {}
-    write_json(target, {"source": described, "sha256": content, **of_groups, **made_by})
+    write_json(target, {"source": described, "sha256": content, **made_by})
     origin = "PUMA's own" if own is None else f"{own.source or own.path}, SHA-256 {content}"
     typer.echo(f"{dataset}: {origin}; written to {target.relative_to(workspace.root)}")
 

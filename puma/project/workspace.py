@@ -87,7 +87,7 @@ class Workspace:
         return self.artifacts(dataset) / "source.json"
 
     def resolved(self, dataset: str, group: str) -> Path:
-        """The settings of ``dataset`` that DVC sees: model, training, or those of a method."""
+        """Settings of ``dataset`` that DVC sees: model, training, groups, or those of a method."""
         return self.artifacts(dataset) / "settings" / f"{group}.json"
 
     @property

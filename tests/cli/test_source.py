@@ -110,6 +110,30 @@ def test_a_dataset_s_settings_and_code_are_noted_for_it_alone(workspace: Workspa
     )
 
 
+def test_another_group_is_a_change_of_the_groups_and_of_the_method_that_keeps_them(
+    workspace: Workspace,
+) -> None:
+    """So that the data are prepared again, which stay what they are, and nothing is trained."""
+
+    def files() -> dict[str, bytes]:
+        noted(workspace, "churn")
+        notes = sorted(workspace.resolved("churn", "groups").parent.iterdir())
+        written = {path.name: path.read_bytes() for path in notes}
+        return written | {"source.json": workspace.source_record("churn").read_bytes()}
+
+    path = workspace.root / "params.yaml"
+    before = files()
+    assert json.loads(before["groups.json"]) == {"groups": []}
+    kept = [
+        {"criterion": "group_loss", "where": where, "budget": 0.1, "name": name}
+        for name, where in (("a", "usage > 1"), ("b", "plan == 'x'"), ("c", "usage > 1"))
+    ]
+    path.write_text(path.read_text() + dumps_yaml({"puma": {"preserve": kept}}))
+    after = files()
+    assert json.loads(after["groups.json"]) == {"groups": ["usage > 1", "plan == 'x'"]}
+    assert {name for name in after if after[name] != before[name]} == {"groups.json", "puma.json"}
+
+
 def test_an_absent_file_is_refused_and_nothing_is_written(workspace: Workspace) -> None:
     (workspace.root / "data" / "churn.csv").unlink()
     result = CliRunner().invoke(app, ["source", "churn"])
