@@ -28,6 +28,7 @@ from puma.registry.certificate.archive import keep_certificates
 from puma.registry.deletion import local_folder
 from puma.registry.store import reaches_store
 from puma.registry.version_deletion import artifact_locations, delete_logged, delete_registered
+from puma.registry.versions import ADOPTED
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def erase(
                 plan.tombstone,
                 remote,
                 searched=found is None or found.has_weights,
+                adopted_from=None if plan.registered is None else plan.registered.tags.get(ADOPTED),
             ),
         )
 

@@ -20,6 +20,7 @@ def out_of_reach(
     remote: Iterable[str],
     *,
     searched: bool,
+    adopted_from: str | None = None,
 ) -> list[str]:
     """List what an erasure does not reach, and what to do about it.
 
@@ -29,6 +30,7 @@ def out_of_reach(
         tombstone: The version.
         remote: The addresses of its artifacts that do not lie on this machine.
         searched: Whether its weights were at hand to search for.
+        adopted_from: The registered model that it was a copy of, if any.
     """
     workspace = registry.workspace
     lines = [_data(workspace, tombstone)]
@@ -37,6 +39,11 @@ def out_of_reach(
             "files were not searched: neither the registry nor the project has its weights to "
             "search for (it was erased before, or its files were changed). What there is of it "
             "was recognised by its records alone"
+        )
+    if adopted_from is not None:
+        lines.append(
+            f"{adopted_from}, which it was adopted from: it has the same weights; delete it where "
+            "it was registered, and its run with it"
         )
     if (workspace.root / ".git").exists():
         lines.append(

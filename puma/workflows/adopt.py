@@ -26,6 +26,7 @@ from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
 from puma.registry.creation import Draft
 from puma.registry.foreign import ForeignModel
+from puma.registry.versions import ADOPTED, ADOPTED_RUN
 from puma.removal import Trained
 from puma.removal.base import LOOP_DIGEST
 from puma.settings import OWN_CODE, Settings
@@ -35,8 +36,6 @@ CLOSE = 1e-3  # relative; another order of the same sums rounds otherwise
 COMPARED = 256  # rows on which the registered module and the class are compared
 FEW = 64  # rows on which a training is tried
 SURE = 4.0  # standard errors
-ADOPTED_RUN = "puma.adopted_run"
-ADOPTED_TAG = "puma.adopted_from"
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def adopt(
             f"{erased.when}: it is not registered again; adopt a model that was trained without "
             "the people who are to be forgotten"
         )
-    tags = {ADOPTED_TAG: found.uri, ADOPTED_RUN: found.run_id or "-"}
+    tags = {ADOPTED: found.uri, ADOPTED_RUN: found.run_id or "-"}
     with tempfile.TemporaryDirectory(prefix="puma-") as folder:  # nothing was audited: no plots
         draft = Draft(record, model.cpu().eval(), Path(folder), tags, adopted=found.model_id)
         version, created = registry.register_adopted(draft)

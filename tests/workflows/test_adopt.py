@@ -354,6 +354,8 @@ def test_what_was_erased_is_not_adopted_again(workspace: Workspace) -> None:
         take(workspace, version)
     # Their copy has the same weights: it is named, and the erasure is not done while it is there.
     file = Path(theirs.source) / "state_dict.pth"
+    dry = erase(workspace, MOONS, 2, progress=False).out_of_reach
+    assert any(line.startswith(f"models:/{THEIRS}/2, which it was adopted from") for line in dry)
     left = erase(workspace, MOONS, 2, act=True, progress=False).left
     assert any("theirs" in line or theirs.run_id in line for line in left)
     file.unlink()
