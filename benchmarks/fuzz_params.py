@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
 import annotated_types
 from dvc.utils.serialize import dumps_yaml
@@ -38,7 +38,7 @@ def settings_of(group: type[Strict], prefix: str = "") -> Iterator[tuple[str, An
     """(dotted key, type with its limits, default) of every setting below ``group``."""
     for name, field in group.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Strict):
+        if _is_group(kind):
             yield from settings_of(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", Annotated[kind, *field.metadata, None], field.default
@@ -59,6 +59,8 @@ def values_of(kind: Any, limits: tuple[Any, ...] = (), default: Any = None) -> V
     if origin is Literal:
         names = get_args(kind)
         return Values(names, ("nonsense", names[0].upper(), "", 3, True, None, [names[0]], {}))
+    if origin is tuple and _is_group(get_args(kind)[0]):  # each has values of its own, above
+        return Values(([],), ("text", 3, True, None, [3], [{}], [{"typo": 1}]))
     if origin is tuple:
         item = values_of(get_args(kind)[0])
         low = max([each.min_length for each in limits if hasattr(each, "min_length")], default=0)
@@ -81,6 +83,10 @@ def values_of(kind: Any, limits: tuple[Any, ...] = (), default: Any = None) -> V
             (default,) if isinstance(default, str) else ("somewhere",), (*NOT_TEXTS, None)
         )
     raise TypeError(f"no values for settings of type {kind}; teach values_of to make them")
+
+
+def _is_group(kind: Any) -> TypeGuard[type[Strict]]:
+    return isinstance(kind, type) and issubclass(kind, Strict)
 
 
 def _plain(metadata: list[Any]) -> list[Any]:
