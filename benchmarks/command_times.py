@@ -32,7 +32,7 @@ from puma.project.workspace import Workspace
 
 DATASET = "german_credit"  # what `puma init` begins with
 PEOPLE = 6
-PUMA = ("-c", "from puma.cli import app; app()")
+PUMA = ("-m", "puma.cli")
 # Python's arguments, for what every command or stage waits for.
 BASICS = {
     "start Python": ("-c", ""),
@@ -119,7 +119,7 @@ def measured(folder: Path, *, progress: bool = True) -> pd.DataFrame:
         "dvc repro": ("-m", "dvc", "repro"),
         "dvc repro, nothing changed": ("-m", "dvc", "repro"),
         f"puma remove, {PEOPLE} people": (*PUMA, *removal),
-        "puma versions": (*PUMA, "versions"),
+        "puma versions": (*PUMA, "versions", DATASET),
         "puma compare": (*PUMA, "compare"),
         "puma verify": (*PUMA, "verify", DATASET, "3"),
         "puma --help": (*PUMA, "--help"),
