@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import puma
 from puma.data import Dataset, Examples
 from puma.errors import DataError, SettingsError, SolverError
+from puma.models import build_model
 from puma.removal import PUMA, Removal, Trained
 from puma.removal.puma import target_margin_step
 from puma.removal.puma.target_margin_step import PULL, REACH, SHARES
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import TrainingSettings
+from puma.settings import ModelSettings, Settings, TrainingSettings
+from puma.workflows.preconditions import removal_method
 from tests.oracles import dense_margin_gradients, per_example_gradients
 from tests.removal.conftest import WEIGHT_DECAY, blobs, flat, optimum
 
@@ -371,3 +375,41 @@ def test_the_listed_retained_loss_is_the_one_that_is_always_kept(promised):
     assert torch.equal(flat(plain.predictor), flat(removal.predictor))
     (change,) = removal.preserved
     assert change.drift == pytest.approx(removal.criterion_drift, abs=1e-9)
+
+
+def test_the_budget_of_one_request_is_that_of_the_listed_retained_loss_too():
+    """As `puma remove --budget` has it."""
+    entries = [{"criterion": "retained_loss", "budget": 0.01}, {**ECE, "budget": 0.5}]
+    settings = Settings.model_validate({"puma": {"preserve": entries}})
+    method = removal_method("puma", settings, seed=0, budget=0.03)
+    assert [each.budget for each in method.promises] == [0.03, 0.5]
+    assert json.loads(str(method.recorded_settings()["preserve"]))[0]["budget"] == 0.03
+
+
+def test_a_regression_keeps_its_own_loss_of_a_group():
+    data = puma.load_dataset("diabetes", groups=["bmi > 26"], validation_fraction=0.2)
+    entries = [
+        {"criterion": "group_loss", "where": "bmi > 26", "budget": 0.004},
+        {"criterion": "validation_loss", "budget": 0.02},
+    ]
+    training = TrainingSettings(epochs=15)
+    method = PUMA(reference_models=1, preserve=entries, training=training)
+    model = build_model(ModelSettings(hidden=(16,)), data, seed=0)
+    trained = method.fit(model, data, progress=False)
+    rows = torch.arange(0, 60, 3)
+    removal = method.remove(
+        trained,
+        DeletionSet.of(data.train.subject_ids[rows.numpy()].tolist(), data),
+        progress=False,
+    )
+    retained = data.train.without(rows)
+    group = retained.subset(retained.groups["bmi > 26"])
+    # Half the squared error, of the standardised target.
+    halves = [
+        float(((m(group.features)[:, 0] - group.labels) ** 2).double().mean() / 2)
+        for m in (trained.predictor, removal.predictor)
+    ]
+    change = removal.preserved[1]
+    assert (change.before, change.after) == pytest.approx(tuple(halves), rel=1e-5)
+    assert 0 < abs(change.drift) <= 0.004
+    assert abs(removal.preserved[2].drift) <= 0.02
