@@ -220,6 +220,11 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     if done.request_verdict is not None:
         verdict = done.request_verdict.partition(":")[0].replace("_", " ")
         typer.echo(f"of everybody removed so far; of those of its own request alone: {verdict}")
+    from puma.registry.versions import BOUND
+
+    bound = done.version.tags.get(BOUND)
+    if bound is not None:
+        typer.echo(f"kept from their target margins by the budgets of: {bound}")
     count, drift = done.history.count, done.history.drift
     typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
     if done.retrain_due is not None:

@@ -16,12 +16,14 @@ from puma.registry.certificate.build import log_certificate
 from puma.registry.concurrency import create_model, create_next, keep_first, retry_overtaken
 from puma.registry.description import describe
 from puma.registry.export import exports_through_memory
+from puma.registry.preserved import BOUND_BY, NOTHING
 from puma.registry.provenance import PIPELINE, Source, source_tags
 from puma.registry.store import experiment_id
 from puma.registry.store_errors import first_line, is_fault
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
+    BOUND,
     EVIDENCE,
     FINGERPRINT,
     IDENTITY,
@@ -278,6 +280,9 @@ def _tags(record: ModelRecord, parent: ModelVersion | None) -> dict[str, str]:
         centre, scale = record.target
         tags |= {"puma.target_centre": repr(centre), "puma.target_scale": repr(scale)}
     if record.deletion_digest is not None:
+        bound = str(record.parameters.get(BOUND_BY, NOTHING))
+        if bound != NOTHING:
+            tags[BOUND] = bound
         tags["puma.deletion_digest"] = record.deletion_digest
     if parent is not None:
         tags["puma.parent_version"] = str(parent.version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from puma.lineage.records import ADOPTED_FROM, HEADLINE_METRICS, ModelRecord
-from puma.registry.preserved import BOUND_BY, preserved_of
+from puma.registry.preserved import BOUND_BY, NOTHING, preserved_of
 from puma.settings import ORIGINAL, EvidenceSource
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
             f"{each.drift:+.4g}, of {each.budget:.4g} allowed"
             for each in kept
         ]
-        bound = str(record.parameters.get(BOUND_BY, "nothing"))
-        if bound != "nothing":
+        bound = str(record.parameters.get(BOUND_BY, NOTHING))
+        if bound != NOTHING:
             lines.append(f"- What kept the rows from their targets: {bound}")
         text += "\n\nWhat was to be kept:\n\n" + "\n".join(lines)
     numbers = [

@@ -14,6 +14,7 @@ from puma.lineage.records import PRESERVED
 from puma.settings import RETAINED_LOSS, PreservedCriterion
 
 PRESERVE, BOUND_BY = "preserve", "bound_by"  # parameters of a run
+NOTHING = "nothing"  # bound_by where no budget kept the rows from their targets
 ROUND_OFF = 1e-6  # the criteria of a drift are computed in single precision
 
 

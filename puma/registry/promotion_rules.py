@@ -14,6 +14,7 @@ from puma.registry.preserved import ROUND_OFF, preserved_of
 from puma.registry.versions import (
     AUDITED_DELETION,
     AUDITED_WEIGHTS,
+    BOUND,
     CHAMPION,
     VERDICT_REASON,
     WEIGHTS,
@@ -120,7 +121,7 @@ def _audit(facts: Facts) -> Condition:
             "fails",
             f"the verdict on version {row.version} is {row.verdict}, not "
             f"{' or '.join(facts.accept)} "
-            f"({row.tags.get(VERDICT_REASON, 'no reason given')}); {_way_out(facts)}",
+            f"({row.tags.get(VERDICT_REASON, 'no reason given')}){_bound(row)}; {_way_out(facts)}",
         )
     if row.verdict in UNSHOWN:
         detail = (
@@ -159,7 +160,15 @@ def _target_margins(facts: Facts) -> Condition:
         return Condition(
             TARGETS, "holds", f"{detail}, but not above them by more than that: none is still known"
         )
-    return Condition(TARGETS, "fails", f"{detail}; {_way_out(facts)}")
+    return Condition(TARGETS, "fails", f"{detail}{_bound(row)}; {_way_out(facts)}")
+
+
+def _bound(row: RegisteredVersion) -> str:
+    """Which budgets of puma.preserve kept the rows from their targets, for a message."""
+    if BOUND not in row.tags:
+        return ""
+    titles = row.tags[BOUND].replace(" ", " and ")
+    return f"; the budget of {titles} kept the rows from their targets, and may be raised"
 
 
 def _is_exact(row: RegisteredVersion) -> bool:

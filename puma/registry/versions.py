@@ -32,6 +32,7 @@ CERTIFICATE_PAGE = "puma.certificate_page"
 CERTIFICATE_REPLACED = "puma.certificate_replaced"
 RETRAIN_DUE = "puma.retrain_due"  # why, of what the direct path made
 REQUEST_VERDICT = "puma.request_verdict"  # of its own people alone, of a removal from a removal
+BOUND = "puma.bound_by"  # whose budgets kept the removed rows from their targets
 ADOPTED = "puma.adopted_from"  # the registered model that it is a copy of
 ADOPTED_RUN = "puma.adopted_run"
 IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made

@@ -230,6 +230,20 @@ def test_a_drift_beyond_the_budget_fails(drift: float, fails: bool) -> None:
         assert "or raise puma.criterion_sample or lower puma.budget" in found["budget"][1]
 
 
+@pytest.mark.parametrize("bound", ["soft_ece", "soft_ece old"])
+def test_a_failed_audit_names_the_budgets_that_kept_the_rows_from_their_targets(bound) -> None:
+    row = replace(PUMA, verdict="forgetting_incomplete", tags={**PUMA.tags, "puma.bound_by": bound})
+    assert f"the budget of {bound.replace(' ', ' and ')} kept" in unmet(facts(row))["audit"][1]
+    row = replace(row, verdict="indistinguishable", metrics={**row.metrics, "level_distance": 3.0})
+    params = {"budget": "0.01", "level_tolerance": "0.5"}
+    found = unmet(facts(row, params=params))
+    assert f"the budget of {bound.replace(' ', ' and ')} kept" in found["target margins"][1]
+    assert (
+        "kept the rows"
+        not in unmet(facts(replace(row, tags=PUMA.tags), params=params))["target margins"][1]
+    )
+
+
 PRESERVE = (
     '[{"criterion": "retained_loss", "budget": 0.01}, {"criterion": "soft_ece", "budget": 0.005}, '
     '{"criterion": "group_loss", "budget": 0.02, "where": "age >= 60", "name": "old"}]'

@@ -15,7 +15,7 @@ from puma.data import Dataset
 from puma.data.groups import save_groups
 from puma.errors import DataError
 from puma.project.workspace import Workspace
-from puma.registry import open_store
+from puma.registry import list_versions, open_store
 from puma.registry.certificate.verify import verify_version
 from puma.registry.loading import load_module
 from puma.registry.promotion import PromotionRefusedError, promote
@@ -115,6 +115,18 @@ def test_a_broken_budget_keeps_a_version_from_serving(own: Workspace) -> None:
     assert "the budget of positive in puma.preserve" in str(error.value)
     failed = verify_version(own, DATASET, made.version).failed
     assert "preserved" in failed
+
+
+def test_a_removal_that_a_budget_stopped_says_so(own: Workspace) -> None:
+    prepare(own)
+    params = own.root / "params.yaml"
+    params.write_text(params.read_text().replace("budget: 0.04", "budget: 0.0000001"))
+    request = ["--model", f"models:/{NAME}@champion", "--deletions", "request.csv"]
+    shown = command.puma(own.root, "remove", *request).output
+    made = list_versions(open_store(own), DATASET)[-1]
+    assert made.tags["puma.bound_by"] == "positive"
+    assert "kept from their target margins by the budgets of: positive" in shown
+    assert abs(made.metrics["preserved_positive_drift"]) <= 1.1e-6
 
 
 def test_a_group_that_was_not_prepared_is_refused_and_nothing_is_registered(own: Workspace) -> None:
