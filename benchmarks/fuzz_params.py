@@ -273,7 +273,7 @@ BAD_YAML: dict[str, str | bytes] = {
     "a source with an unknown key": "sources: {a: {path: a.csv, target: y, subjects: b}}",
     "a source with a column twice": "sources: {a: {path: a.csv, target: y, subject: y}}",
     "a source with a type that is none": "sources: {a: {path: a.csv, target: y, types: {b: int}}}",
-    "a regression": "sources: {a: {path: a.csv, target: y, task: regression}}",
+    "a task that is none": "sources: {a: {path: a.csv, target: y, task: ranking}}",
     "settings of no dataset": "per_dataset: {nobody: {training: {epochs: 1}}}",
     "settings of a dataset as a text": "per_dataset: {german_credit: mlp}",
     "settings of a dataset with an unknown group": "per_dataset: {german_credit: {audit: {}}}",

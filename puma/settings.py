@@ -159,15 +159,6 @@ class SourceSettings(Strict):
     decimal: Literal[".", ","] = "."
 
     @model_validator(mode="after")
-    def _is_classification(self) -> SourceSettings:
-        if self.task != "classification":
-            raise ValueError(
-                f"task: {self.task} is not supported yet; PUMA removes rows from classifiers: make "
-                "the target a class, such as high and low, and set task: classification"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _is_a_table_or_a_function(self) -> SourceSettings:
         if self.source is None:
             if self.path is None or self.target is None:

@@ -264,7 +264,6 @@ TABLE = {"path": "churn.csv", "target": "churned"}
     [
         ({"path": "churn.csv"}, "a table needs path and target; other data need source"),
         ({"target": "churned"}, "a table needs path and target"),
-        ({**TABLE, "task": "regression"}, "task: regression is not supported yet"),
         (
             {**TABLE, "task": "ranking"},
             "Input should be 'classification', 'binary' or 'regression'",

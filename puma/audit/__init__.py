@@ -24,7 +24,7 @@ from puma.audit.metrics import (
 )
 from puma.audit.plot_data import PlotData
 from puma.audit.population import everybody, halves, train_population, without
-from puma.audit.predictions import Predictions, predict
+from puma.audit.predictions import Predictions, predict, scores_of
 from puma.audit.report import AuditReport, audit_removal, judge_rows
 from puma.audit.retraining import (
     GapToRetraining,
@@ -73,6 +73,7 @@ __all__ = [
     "relative_confidence",
     "remaining_influence",
     "roc",
+    "scores_of",
     "tpr_at_fpr",
     "train_pool",
     "train_population",

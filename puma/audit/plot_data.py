@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from puma.audit.evidence import Evidence
 from puma.audit.predictions import Array, Predictions
+from puma.models.tasks import Likelihood, likelihood_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -22,6 +23,7 @@ class PlotData:
         retrained_scores: The same of each retrained model, by group.
         margins: (m, 3 + k) margins of the removed rows: before, after, the mean of the k
             retrained models, and each of these. The rows are ordered by that mean.
+        margin: What a margin is, in words, with its unit.
     """
 
     losses_before: dict[str, Array]
@@ -29,6 +31,7 @@ class PlotData:
     scores: dict[str, dict[str, Array]]
     retrained_scores: list[dict[str, Array]]
     margins: Array
+    margin: str = Likelihood.margin
 
 
 def plot_data_of(
@@ -69,4 +72,5 @@ def plot_data_of(
             for line in retrained
         ],
         margins=lines[np.argsort(lines[:, 2])],
+        margin=likelihood_of(removed.task).margin,
     )

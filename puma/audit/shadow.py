@@ -181,9 +181,10 @@ def train_shadow_attack(
     network = _train_classifier(
         Examples.of(torch.cat(features), is_member),
         shadow_settings.attack_hidden,
-        # The attack's network is ours: a loop of the user's own trains models, not attacks.
+        # The attack's network is ours: a loop of the user's own, and weights of the data's classes,
+        # are of the models, not of attacks.
         training_settings.model_copy(
-            update={"epochs": shadow_settings.attack_epochs, "loop": None}
+            update={"epochs": shadow_settings.attack_epochs, "loop": None, "class_weights": None}
         ),
         seed=attack_seed,
         show=progress,

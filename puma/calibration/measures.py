@@ -11,6 +11,7 @@ from puma.data.base import Examples
 from puma.influence import FlatModel, SoftECE
 from puma.influence.flat_model import require_examples
 from puma.models import predictions
+from puma.models.tasks import require_classes
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Calibration:
         soft_ece: See :class:`puma.influence.SoftECE`.
         hard_ece: Between 0 and 1.
         accuracy: Share of right predictions.
-        loss: Mean cross-entropy in nats.
+        loss: Mean cross-entropy in nats, without class weights.
     """
 
     soft_ece: float
@@ -33,10 +34,11 @@ class Calibration:
 def reliability_of(model: nn.Module, examples: Examples, *, bins: int = 15) -> Reliability:
     """Bin the model's predictions for ``examples``; see :func:`puma.calibration.reliability`.
 
-    The model is left as it was. Raises DataError when there are no examples.
+    The model is left as it was. Raises DataError when there are no examples, or no classes.
     """
     require_examples(examples, "the reliability")
-    logits = predictions.logits(model, examples.features)
+    require_classes(examples, "the reliability", "look at the sizes of its errors")
+    logits = predictions.predicted(model, examples)
     return reliability(logits.double().softmax(1), examples.labels, bins=bins)
 
 

@@ -15,6 +15,7 @@ from puma.data.base import Examples
 from puma.errors import DataError, SettingsError, require_type
 from puma.influence.flat_model import require_examples
 from puma.models import predictions
+from puma.models.tasks import require_classes
 
 # The temperature is looked for within these factors of the logits' own scale.
 FACTORS = (1e-6, 1e6)
@@ -42,7 +43,7 @@ class TemperatureScaled(nn.Module):
         self.register_buffer("temperature", value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, classes) logits."""
+        """(B, classes) logits; of two classes by one logit (B, 1)."""
         logits: Tensor = self.model(features)
         return logits / self.temperature
 
@@ -99,8 +100,10 @@ def temperature_scaled(model: nn.Module, examples: Examples) -> TemperatureScale
     """Copy ``model`` with the temperature that is best on ``examples``, in its own mode.
 
     Fit on held-out rows: on training rows the temperature shows how confident the model is of
-    what it has memorised. Raises what :func:`fit_temperature` raises.
+    what it has memorised. Raises what :func:`fit_temperature` raises, and DataError for a
+    regression.
     """
     require_examples(examples, "the temperature")
-    fitted = fit_temperature(predictions.logits(model, examples.features), examples.labels)
+    require_classes(examples, "a temperature", "it has no probabilities to correct")
+    fitted = fit_temperature(predictions.predicted(model, examples), examples.labels)
     return TemperatureScaled(model, fitted)

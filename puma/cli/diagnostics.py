@@ -88,13 +88,13 @@ def suspects(
 
 def _suspects(found: Suspects, top: int) -> list[dict[str, Any]]:
     """What may be said anywhere of the most suspect rows."""
-    classes, labels = found.dataset.classes, found.dataset.train.labels
+    labels = found.dataset.train.labels
     by_loss = found.rank_by_loss
     return [
         {
             "rank": place,
-            "labelled": classes[int(labels[row])],
-            "model_says": classes[int(found.predicted[row])],
+            "labelled": found.coarse(labels[row]),
+            "model_says": found.coarse(found.predicted[row]),
             "suspicion": float(found.suspicion[row]),
             "rank_by_loss": int(by_loss[row]),
         }

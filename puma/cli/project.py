@@ -43,7 +43,7 @@ def init(
         typer.Option(metavar="COLUMN", help="Whose row it is; each row its own if absent."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="classification (the default) or regression.")
+        str | None, typer.Option(help="classification (the default), binary or regression.")
     ] = None,
 ) -> None:
     """Write a project of your own: settings, pipeline, notebooks, and the manual.

@@ -146,7 +146,7 @@ def version_cells(row: RegisteredVersion) -> list[str]:
         "-" if row.parent_version is None else str(row.parent_version),
         str(row.n_removed),
         "-" if row.deletion_digest is None else row.deletion_digest[:DIGEST_DIGITS],
-        number(row.metrics.get("accuracy")),
+        number(row.metrics.get("accuracy", row.metrics.get("test_r2"))),
         _verdict(row.verdict),
         number(row.metrics.get("runtime_seconds")),
     ]

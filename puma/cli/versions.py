@@ -44,7 +44,8 @@ def versions(
     if as_json:
         print_json([row.to_dict() for row in rows])
         return
-    columns = ("no.", "method", "aliases", "from", "rows", "deletion", "acc.", "verdict", "secs")
+    test = "R²" if any("test_r2" in row.metrics for row in rows) else "acc."
+    columns = ("no.", "method", "aliases", "from", "rows", "deletion", test, "verdict", "secs")
     print_table(
         f"Versions of puma-{dataset}",
         columns,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from puma.data.base import Examples
 from puma.errors import DataError, SettingsError, require_seed
+from puma.models.tasks import require_classes
 
 
 def flip_labels(
@@ -26,8 +27,9 @@ def flip_labels(
 
     Raises:
         SettingsError: A fraction outside [0, 1], or fewer than 2 classes.
-        DataError: A label is not below ``n_classes``.
+        DataError: A label is not below ``n_classes``, or there are no classes.
     """
+    require_classes(examples, "a wrong label", "change some numbers yourself")
     require_seed(seed, SettingsError)
     if not 0 <= fraction <= 1:
         raise SettingsError(f"fraction must be between 0 and 1, got {fraction}")

@@ -14,7 +14,9 @@ from puma.models.predictions import losses
 
 @dataclass(frozen=True)
 class Loss:
-    """The row's own cross-entropy in nats: what the model fits worst is most suspect.
+    """The row's own loss in nats: what the model fits worst is most suspect.
+
+    It is that of the task, without class weights: cross-entropy, or half the squared error.
 
     No derivative, one forward pass. The paper does not compare with it. A method that does not
     beat it has shown nothing. A model that has memorised its rows has no losses left to rank by.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from puma.data.base import Examples
 from puma.errors import DataError, SettingsError
 from puma.models.predictions import losses
+from puma.models.tasks import require_classes
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,11 @@ class Groups:
 
 
 def own_label_confidence(model: nn.Module, examples: Examples) -> Tensor:
-    """(n,) p(y_i|x_i; θ) of the GIVEN label, right or wrong: the confidence of Algorithm 2."""
+    """(n,) p(y_i|x_i; θ) of the GIVEN label, right or wrong: the confidence of Algorithm 2.
+
+    Raises DataError for a regression.
+    """
+    require_classes(examples, "the confidence in a label", "rank its rows by Psi alone")
     return losses(model, examples).double().neg().exp().cpu()
 
 

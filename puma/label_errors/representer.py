@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
-from scipy.special import log_softmax, softmax
 from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
@@ -25,6 +24,7 @@ from puma.errors import (
 )
 from puma.label_errors.ranker import as_suspicion
 from puma.models.predictions import logits
+from puma.models.tasks import likelihood_of, losses, residuals, row_weights
 
 FEW = 64  # rows on which the last layer is found
 POLISHING_STEPS = 10
@@ -52,13 +52,13 @@ class Representer:
     """|α_i| of the row's own class (representer point selection, Yeh et al., 2018, section 4.1).
 
     The last linear layer is refitted to the training labels on the features f_i below it, with
-    an L2 penalty: min_W mean_i CE(W f_i, y_i) + ``regularisation``·‖W‖². Where its gradient is 0,
-    W = Σ_i α_i f_iᵀ with α_i = −(1/(2·regularisation·n))·∂L_i/∂logits_i (their Theorem 3.1), so
+    an L2 penalty: min_W mean_i L(W f_i, y_i) + ``regularisation``·‖W‖². Where its gradient is 0,
+    W = Σ_i α_i f_iᵀ with α_i = −(1/(2·regularisation·n))·∂L_i/∂outputs_i (their Theorem 3.1), so
     α_{i,c} is the weight of row i for class c: its global importance. To find wrong labels, Yeh
     et al. look first at large |α_{i,y_i}| of the label y_i that the row was given.
 
     That is (1 − p(y_i|x_i))/(2·regularisation·n) of the REFITTED layer: the order is the one of
-    its cross-entropy, so expect no more of this ranker than of ``Loss`` on a regularised model.
+    its loss, so expect no more of this ranker than of ``Loss`` on a regularised model.
 
     A bias becomes the weight of a constant feature 1 and is penalised too; without that the
     theorem does not hold. scipy's L-BFGS and a few Newton steps replace their line search.
@@ -96,9 +96,14 @@ class Representer:
         *,
         progress: bool = False,  # noqa: ARG002
     ) -> Tensor:
-        """(n,) |α_{i,y_i}| in logits per squared feature unit; raises what ``represent`` does."""
+        """(n,) |α_{i,y_i}| in logits per squared feature unit; raises what ``represent`` does.
+
+        With one output |α_i|.
+        """
         alpha = self.represent(model, dataset.train).alpha
-        own = alpha[torch.arange(len(alpha)), dataset.train.labels.cpu()]
+        own = alpha[:, 0]
+        if alpha.shape[1] > 1:
+            own = alpha[torch.arange(len(alpha)), dataset.train.labels.cpu()]
         return as_suspicion(own.abs(), self.name)
 
     def represent(self, model: nn.Module, examples: Examples) -> Representation:
@@ -109,34 +114,35 @@ class Representer:
             SolverError: The fit does not reach ``tolerance``, or takes more than ``max_bytes``.
             DataError: Features are not finite, or the layer has no output for a label.
         """
-        features, classes = _features(model, examples, self.max_bytes)
-        labels = examples.labels.cpu().numpy()
-        if labels.max() >= classes:
+        features, outputs = _features(model, examples, self.max_bytes)
+        likelihood = likelihood_of(examples.task)
+        if not likelihood.fits(torch.zeros(1, outputs), examples.labels):
             raise DataError(
-                f"a label is {labels.max()}, but the last layer has {classes} outputs; "
-                "give it one per class"
+                f"the last layer has {outputs} outputs, which do not suit the labels; the model "
+                f"must return {likelihood.wanted}"
             )
-        weights, excess = self._fit(features, labels, classes)
+        weights, excess = self._fit(features, _double(examples), outputs)
         alpha = -excess / (2 * self.regularisation * len(features))
         return Representation(*(torch.from_numpy(each) for each in (features, alpha, weights)))
 
     def _fit(
-        self, features: np.ndarray, labels: np.ndarray, classes: int
+        self, features: np.ndarray, examples: Examples, outputs: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """((classes, d) weights, (n, classes) ∂L_i/∂logits_i at them)."""
+        """((K, d) weights, (n, K) ∂L_i/∂outputs_i at them)."""
         n, d = features.shape
-        places = np.arange(n)
-        hot = np.eye(classes)[labels]
-        penalty = self.regularisation
+        penalty, task, labels = self.regularisation, examples.task, examples.labels
+
+        def at(flat: np.ndarray) -> Tensor:
+            return torch.from_numpy(features @ flat.reshape(outputs, d).T)
 
         def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            logs = log_softmax(features @ flat.reshape(classes, d).T, axis=1)
-            value = -logs[places, labels].mean() + penalty * (flat @ flat)
-            return value, ((np.exp(logs) - hot).T @ features / n).ravel() + 2 * penalty * flat
+            value = losses(task, at(flat), labels).mean().item() + penalty * (flat @ flat)
+            excess = residuals(task, at(flat), labels).numpy()
+            return value, (excess.T @ features / n).ravel() + 2 * penalty * flat
 
         found = minimize(
             objective,
-            np.zeros(classes * d),
+            np.zeros(outputs * d),
             jac=True,
             method="L-BFGS-B",
             options={
@@ -153,7 +159,7 @@ class Representer:
             slope = objective(weights)[1]
             if np.abs(slope).max() <= self.tolerance:
                 break
-            curvature = _curvature(features, weights.reshape(classes, d), penalty)
+            curvature = _curvature(features, at(weights), examples, penalty)
             weights = weights - cg(curvature, slope, rtol=1e-6)[0]
         reached = float(np.abs(objective(weights)[1]).max())
         if not reached <= self.tolerance:
@@ -162,21 +168,34 @@ class Representer:
                 f"{found.nit} iterations, tolerance {self.tolerance:.3g}; raise regularisation or "
                 "max_iterations, or loosen tolerance"
             )
-        weights = weights.reshape(classes, d)
-        return weights, softmax(features @ weights.T, axis=1) - hot
+        excess = residuals(task, at(weights), labels).numpy()
+        return weights.reshape(outputs, d), excess
 
 
-def _curvature(features: np.ndarray, weights: np.ndarray, penalty: float) -> LinearOperator:
-    """The Hessian of the refit's objective at ``weights`` (classes, d), by its products."""
-    probabilities = softmax(features @ weights.T, axis=1)
+def _curvature(
+    features: np.ndarray, outputs: Tensor, examples: Examples, penalty: float
+) -> LinearOperator:
+    """The Hessian of the refit's objective where the (n, K) ``outputs`` are, by its products."""
+    of_outputs = likelihood_of(examples.task).curvature(outputs)
+    own = row_weights(examples.task, examples.labels, outputs)
+    weights = torch.ones(len(outputs)) if own is None else own
+    size = outputs.shape[1] * features.shape[1]
 
     def product(vector: np.ndarray) -> np.ndarray:
-        tangent = probabilities * (features @ vector.reshape(weights.shape).T)
-        curved = tangent - probabilities * tangent.sum(1, keepdims=True)
+        tangent = features @ vector.reshape(outputs.shape[1], -1).T
+        curved = (of_outputs(torch.from_numpy(tangent)) * weights[:, None]).numpy()
         loss: np.ndarray = (curved.T @ features / len(features)).ravel()
         return loss + 2 * penalty * vector.ravel()
 
-    return LinearOperator((weights.size, weights.size), matvec=product, dtype=weights.dtype)
+    return LinearOperator((size, size), matvec=product, dtype=np.float64)
+
+
+def _double(examples: Examples) -> Examples:
+    """The same rows, on the CPU; the labels of a regression in double precision."""
+    labels = examples.labels.cpu()
+    if examples.task.is_regression:
+        return replace(examples, features=examples.features.double(), labels=labels.double())
+    return replace(examples, labels=labels)
 
 
 def _features(model: nn.Module, examples: Examples, max_bytes: int) -> tuple[np.ndarray, int]:

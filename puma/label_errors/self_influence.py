@@ -24,6 +24,7 @@ from puma.influence import (
 from puma.influence.operators import require_damping
 from puma.label_errors.gradients import CHUNK_BYTES, chunk, gradient_rows
 from puma.label_errors.ranker import as_suspicion
+from puma.models.tasks import likelihood_of
 
 METHODS = ("auto", "cg")
 Quadratic = Callable[[Tensor], Tensor]
@@ -37,8 +38,8 @@ class SelfInfluence:
     row that only its own presence explains has a large one. Never negative. The paper solves one
     system per row. But all rows share one matrix, and one factorisation of it serves them all:
 
-    - With p parameters and N = n·(classes − 1) >= p, G is written down, p x p, and factorised.
-      Time ~ n·p² + p³.
+    - With p parameters and N = n·(classes − 1) >= p (n of a model with one output), G is written
+      down, p x p, and factorised. Time ~ n·p² + p³.
     - Otherwise G = AᵀA with N rows, and by Woodbury's identity
       gᵀH⁻¹g = (‖g‖² − ‖K⁻¹ᐟ²Ag‖²)/damping with K = AAᵀ + damping·I, N x N. Time ~ N²·p + N³.
       The difference loses as many digits as damping is below G's eigenvalues.
@@ -89,7 +90,8 @@ class SelfInfluence:
         if self.method == "cg":
             return _by_cg(flat, examples, self.damping, self.tolerance, bar)
         with torch.no_grad():
-            each = flat.logits(flat.vector, examples.features[:1]).shape[1] - 1
+            outputs = flat.logits(flat.vector, examples.features[:1]).shape[1]
+        each = likelihood_of(examples.task).rank(outputs)
         quadratic = self._prepared(flat, examples, each)
         parts = []
         for rows in gradient_rows(flat, examples):

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from puma.data.base import Dataset, Examples
@@ -26,6 +25,7 @@ from puma.errors import (
 from puma.influence import FlatModel
 from puma.influence.flat_model import batches
 from puma.label_errors.ranker import as_suspicion
+from puma.models.tasks import hits, likelihood_of, require_classes
 
 PERFORMANCES = ("accuracy", "loss")
 Performance = Callable[[Tensor], Tensor]
@@ -55,7 +55,8 @@ class GShapley:
         permutations: How many at most.
         learning_rate: Of the steps. The authors search for the one that is best after one epoch
             (0.1 found more than 0.03 and 0.3 on two moons and radial, one seed).
-        performance: "accuracy", or "loss", the mean cross-entropy with its sign turned.
+        performance: "accuracy", or "loss", the mean loss with its sign turned; None: accuracy, and
+            loss for a regression, which has none.
         tolerance: Stop when the values' standard error (root mean square over rows) is at most
             this share of their spread over rows, looked at after each batch. A NotSettledWarning
             says when it was not reached. None makes all ``permutations``.
@@ -72,7 +73,7 @@ class GShapley:
 
     permutations: int = 100
     learning_rate: float = 0.1
-    performance: str = "accuracy"
+    performance: str | None = None
     tolerance: float | None = None
     batch: int = 25
     seed: int = 0
@@ -86,7 +87,7 @@ class GShapley:
         require_max_bytes(self.max_bytes)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise SettingsError(f"learning_rate must be finite and > 0, got {self.learning_rate}")
-        if self.performance not in PERFORMANCES:
+        if self.performance not in (None, *PERFORMANCES):
             raise SettingsError(
                 f"performance must be one of {', '.join(PERFORMANCES)}, got {self.performance!r}"
             )
@@ -101,6 +102,7 @@ class GShapley:
         Raises:
             ModelError: A trainable module has no ``reset_parameters``, or the weights diverge.
             SolverError: Weights and credits take more than ``max_bytes``.
+            DataError: ``performance`` is accuracy, and there are no classes.
         """
         return as_suspicion(-self._values(model, dataset, progress), self.name)
 
@@ -143,7 +145,8 @@ class GShapley:
         """
         # The buffers are the initial ones too, whichever weights each permutation starts from.
         flat, train, task = FlatModel(fresh(model, self.seed)), dataset.train, dataset.task
-        measure = _performance(flat, dataset.test, self.performance)
+        default = "accuracy" if likelihood_of(task).has_classes else "loss"
+        measure = _performance(flat, dataset.test, self.performance or default)
         slope = vmap(grad(lambda point, x, y: flat.losses(point, x, y, task).mean()))
         points, before = starts, measure(starts)
         credits = torch.zeros(orders.shape, dtype=torch.float64)
@@ -212,14 +215,17 @@ def _order(n: int, seed: int) -> Tensor:
 
 def _performance(flat: FlatModel, examples: Examples, kind: str) -> Performance:
     """The map (b, p) parameters -> (b,) float64 performance on ``examples``, higher is better."""
+    likelihood = likelihood_of(examples.task)
+    if kind == "accuracy":
+        require_classes(examples, "g_shapley by accuracy", "set performance to 'loss'")
 
-    def total(logits: Tensor, labels: Tensor) -> Tensor:
+    def total(outputs: Tensor, labels: Tensor) -> Tensor:
+        each, repeated = outputs.flatten(0, 1), labels.repeat(len(outputs))
         if kind == "accuracy":
-            return (logits.argmax(-1) == labels).double().sum(-1)
-        losses = cross_entropy(
-            logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none"
-        ).double()
-        return -losses.view(len(logits), -1).sum(1)
+            found = hits(likelihood.predictions(each), repeated)
+        else:
+            found = -likelihood.losses(each, repeated)
+        return found.double().view(len(outputs), -1).sum(1)
 
     @torch.no_grad()
     def measure(points: Tensor) -> Tensor:

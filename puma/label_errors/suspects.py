@@ -17,6 +17,7 @@ from puma.errors import SettingsError
 from puma.label_errors import RANKERS, Loss, Ranker, resolve_ranker
 from puma.models import predictions
 from puma.models.predictions import require_fit
+from puma.models.tasks import likelihood_of
 from puma.project.files import PRIVATE, require_writable, write_text
 from puma.requests.request_file import SUBJECT
 
@@ -32,8 +33,8 @@ class Suspects:
         method: The ranker's name.
         criterion: What a row may do harm to; None for a ranker that has no criterion.
         suspicion: (n,) the ranker's scores; higher is more suspect.
-        loss: (n,) cross-entropy in nats: the baseline that is shown beside every ranker.
-        predicted: (n,) the labels that the model predicts.
+        loss: (n,) the task's loss in nats: the baseline that is shown beside every ranker.
+        predicted: (n,) the labels that the model predicts: classes, or numbers of a regression.
     """
 
     dataset: Dataset
@@ -58,6 +59,14 @@ class Suspects:
     def order(self) -> Tensor:
         """(n,) row numbers, the most suspect first; ties in the order of the data."""
         return self.suspicion.argsort(descending=True, stable=True)
+
+    @property
+    def disagrees(self) -> Tensor:
+        """(n,) whether the model predicts another class; a number that is a deviation off."""
+        given = self.dataset.train.labels.cpu()
+        if self.dataset.task.is_regression:
+            return (self.predicted - given).abs() >= 1
+        return self.predicted != given
 
     @property
     def rank_by_loss(self) -> Tensor:
@@ -99,11 +108,26 @@ class Suspects:
             require_new(path)
         write_text(path, text, mode=PRIVATE)
 
+    def coarse(self, label: Tensor) -> str:
+        """A label as it may be shown anywhere: its class, or how far it is from the mean label.
+
+        A number of its own might say whose row it is; so it is in deviations, to one decimal.
+        """
+        task = self.dataset.task
+        return f"{label.item():+.1f} sd" if task.is_regression else task.classes[int(label)]
+
+    def _named(self, label: Tensor) -> str:
+        """A label in words: its class, or the number in the target's own unit."""
+        task = self.dataset.task
+        if task.is_regression:
+            return f"{task.centre + task.scale * label.item():.4g}"
+        return task.classes[int(label)]
+
     def _as_request(self, rows: Tensor) -> str:
-        train, classes, ranks = self.dataset.train, self.dataset.classes, self.rank_by_loss
+        train, ranks = self.dataset.train, self.rank_by_loss
         reasons: dict[str, list[str]] = {}
         for place, row in enumerate(rows.tolist(), start=1):
-            given, predicted = (classes[int(each[row])] for each in (train.labels, self.predicted))
+            given, predicted = (self._named(each[row]) for each in (train.labels, self.predicted))
             reasons.setdefault(str(train.subject_ids[row]), []).append(
                 f"suspect {place} by {self.title} ({self.suspicion[row]:.4g}); "
                 f"{ranks[row]} by loss; labelled {given}; the model says {predicted}"
@@ -162,7 +186,8 @@ def rank(
     require_fit(model, dataset.train)
     loss = Loss().suspicion(model, dataset)
     suspicion = ranker.suspicion(model, dataset, progress=progress)
-    predicted = predictions.logits(model, dataset.train.features).argmax(1).cpu()
+    predicted = predictions.predicted(model, dataset.train).cpu()
+    predicted = likelihood_of(dataset.task).labels(predicted)
     return Suspects(dataset, method, criterion, suspicion, loss, predicted)
 
 

@@ -218,7 +218,7 @@ def _record(
             "target": (dataset.task.centre, dataset.task.scale)
             if dataset.task.is_regression
             else None,
-            "metrics": {**predictions.measured(predictor, dataset.test), **metrics},
+            "metrics": {**predictions.test_metrics(predictor, dataset.test), **metrics},
             **described,
         }
     )

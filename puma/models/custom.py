@@ -1,8 +1,9 @@
 """Models of the user's own, by "package.module:Class".
 
 The class, or a function, is called as ``Class(shape, classes, **kwargs)``: ``shape`` is of one
-example, ``classes`` says how many, and ``kwargs`` are ``model.kwargs`` of params.yaml. It returns
-a ``torch.nn.Module`` that maps (B, *shape) rows to (B, classes) logits, each row by itself and, in
+example, ``classes`` says how many outputs (1 where the task is binary or regression), and
+``kwargs`` are ``model.kwargs`` of params.yaml. It returns a ``torch.nn.Module`` that maps
+(B, *shape) rows to (B, classes) logits, or numbers of a regression, each row by itself and, in
 eval mode, the same each time. docs/your-model.md says what else is wanted.
 """
 

@@ -115,6 +115,13 @@ def measured(model: nn.Module, examples: Examples) -> dict[str, float]:
     return likelihood_of(examples.task).measured(found, examples.labels, examples.task)
 
 
+def test_metrics(model: nn.Module, examples: Examples) -> dict[str, float]:
+    """:func:`measured` of the test rows, by the names that versions carry: accuracy; test_r2."""
+    likelihood, found = likelihood_of(examples.task), measured(model, examples)
+    names = zip(likelihood.metrics, likelihood.test_metrics, strict=True)
+    return {name: found[metric] for metric, name in names if metric in found}
+
+
 def accuracy(model: nn.Module, examples: Examples) -> float:
     """Share of ``examples`` whose most probable class is their label."""
     require_classes(examples, "an accuracy", "measure R² with puma.models.predictions.measured")

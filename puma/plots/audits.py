@@ -24,7 +24,7 @@ def audit_figures(data: PlotData, titles: tuple[str, str]) -> dict[str, Figure]:
         titles: The names of the parent and of the audited version.
     """
     return {
-        "margins": margins_against_retraining(data.margins),
+        "margins": margins_against_retraining(data.margins, data.margin),
         "losses": loss_distributions(data.losses_before, data.losses_after, titles=titles),
         "roc": roc_curves(data.scores, data.retrained_scores),
     }
@@ -101,11 +101,15 @@ def roc_curves(
     return figure
 
 
-def margins_against_retraining(margins: np.ndarray) -> Figure:
+MARGIN = "logit margin of the label"
+
+
+def margins_against_retraining(margins: np.ndarray, margin: str = MARGIN) -> Figure:
     """Draw each removed row's margin before and after, over the range of retrained models.
 
     Args:
         margins: (m, 3 + k), see :class:`puma.audit.PlotData`.
+        margin: What they are, in words.
     """
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -123,8 +127,8 @@ def margins_against_retraining(margins: np.ndarray) -> Figure:
     axes.plot(places, before, ".", color=NEUTRAL, label="before")
     axes.plot(places, after, ".", color=COLOURS["removed"], label="after")
     axes.axhline(0, color="black", linewidth=0.5)
-    axes.set_xlabel("removed rows, those that retraining gets wrong first")
-    axes.set_ylabel("logit margin of the label")
+    axes.set_xlabel("removed rows, in the order of the retrained models' mean")
+    axes.set_ylabel(margin)
     axes.legend(loc="upper left", ncols=4, fontsize=8)
     return figure
 
@@ -150,12 +154,13 @@ def remaining_influence(labels: Sequence[str], metrics: Sequence[Mapping[str, fl
     return figure
 
 
-def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray) -> Figure:
+def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray, margin: str = MARGIN) -> Figure:
     """Draw the mean margin of the removed rows, one dot per model, by whether it saw them.
 
     Args:
         with_rows: (k, m) margins of the models that were trained on them.
         without_rows: (k, m) margins of those that were not.
+        margin: What they are, in words.
     """
     figure = Figure(figsize=(6, 1.8), layout="constrained")
     axes = figure.subplots()
@@ -165,7 +170,7 @@ def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray) -> Figure:
         means = values.mean(1)
         axes.plot(means, np.full(len(means), place), "o", color=colour, alpha=0.6)
     axes.set_yticks([0, 1], ["trained on them", "retrained without"])
-    axes.set_xlabel("mean logit margin of the removed rows")
+    axes.set_xlabel(f"mean of the removed rows: {margin}")
     axes.margins(y=0.5)
     return figure
 
@@ -174,7 +179,7 @@ def predicted_margins(predicted: np.ndarray, measured: np.ndarray) -> Figure:
     """Draw margins that a pool predicted against those of the models, as counts.
 
     Args:
-        predicted: (pairs,) in logits.
+        predicted: (pairs,) in units of the margin: logits, or tenths of a target's deviation.
         measured: (pairs,) the same, of the models.
     """
     figure = Figure(figsize=(5.5, 4.5), layout="constrained")
@@ -185,7 +190,7 @@ def predicted_margins(predicted: np.ndarray, measured: np.ndarray) -> Figure:
     )
     axes.plot([low, high], [low, high], color="black", linewidth=0.5)
     error = np.sqrt(np.mean((predicted - measured) ** 2))
-    axes.set_title(f"root mean square difference {error:.2f} logits")
+    axes.set_title(f"root mean square difference {error:.2f}")
     axes.set_xlabel("predicted margin of a row that was left out")
     axes.set_ylabel("margin of a model that left it out")
     figure.colorbar(cells, label="rows and models")

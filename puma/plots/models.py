@@ -11,9 +11,16 @@ from matplotlib.figure import Figure
 from puma.data.base import Dataset
 from puma.plots.style import NEUTRAL
 
+BINS = 20
+
 
 def class_balance(dataset: Dataset) -> Figure:
-    """Draw the share of every class in the training and in the test split."""
+    """Draw the share of every class in the training and in the test split.
+
+    Of a regression, of every bin of the target, in the target's own unit.
+    """
+    if dataset.task.is_regression:
+        return _target_balance(dataset)
     figure = Figure(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(dataset.classes))
@@ -24,6 +31,25 @@ def class_balance(dataset: Dataset) -> Figure:
     axes.set_xticks(places + 0.2, dataset.classes)
     axes.set_ylabel("share of rows")
     axes.margins(y=0.15)
+    axes.legend()
+    return figure
+
+
+def _target_balance(dataset: Dataset) -> Figure:
+    figure = Figure(figsize=(5, 3), layout="constrained")
+    axes = figure.subplots()
+    task, parts = dataset.task, {"training": dataset.train, "test": dataset.test}
+    values = {
+        name: task.centre + task.scale * part.labels.double().numpy()
+        for name, part in parts.items()
+    }
+    edges = np.histogram_bin_edges(np.concatenate(list(values.values())), BINS)
+    for name, found in values.items():
+        weights = np.full(len(found), 1 / len(found))
+        label = f"{name} (n = {len(found)})"
+        axes.hist(found, edges.tolist(), weights=weights, histtype="step", label=label)
+    axes.set_xlabel("target")
+    axes.set_ylabel("share of rows")
     axes.legend()
     return figure
 
@@ -40,12 +66,17 @@ def loss_curve(loss: Sequence[float]) -> Figure:
 
 
 def comparison(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
-    """Draw accuracy, attack rate and runtime of the versions named ``labels``."""
+    """Draw accuracy (or R²), attack rate and runtime of the versions named ``labels``."""
     figure = Figure(figsize=(11, 1.6 + 0.5 * len(labels)), layout="constrained")
     left, middle, right = figure.subplots(1, 3, sharey=True)
-    _bars(left, labels, metrics, {"accuracy": "test", "retained_accuracy": "retained"})
-    left.set_title("accuracy: higher is better")
-    left.set_xlim(0, 1.15)
+    regression = any("test_r2" in row for row in metrics)
+    shown = {"accuracy": "test", "retained_accuracy": "retained"}
+    if regression:
+        shown = {"test_r2": "test", "retained_r2": "retained"}
+    _bars(left, labels, metrics, shown)
+    left.set_title(f"{'R²' if regression else 'accuracy'}: higher is better")
+    if not regression:  # R² may be negative
+        left.set_xlim(0, 1.15)
     _bars(
         middle,
         labels,

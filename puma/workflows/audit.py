@@ -13,6 +13,7 @@ from puma.data import Dataset
 from puma.errors import AuditError
 from puma.lineage.audits import load_evidence
 from puma.lineage.models import load_deletion_set
+from puma.models.tasks import likelihood_of
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
 from puma.registry.versions import choose_version
@@ -61,7 +62,7 @@ def audit_version(
     after = _logits(registry.load_predictor(version), data)
     before = after if parent is version else _logits(registry.load_predictor(parent), data)
     labels = torch.cat([data.train.labels, data.test.labels])
-    predictions = Predictions(before, after, labels, np.arange(len(labels)))
+    predictions = Predictions(before, after, labels, np.arange(len(labels)), data.task)
     evidence = load_evidence(
         workspace, deletion_set, original_of(version.method), progress=progress
     )
@@ -70,6 +71,7 @@ def audit_version(
 
 
 def _logits(predict: Callable[[Tensor], Tensor], data: Dataset) -> Tensor:
-    """(n, classes) float64, training rows first, in small batches."""
+    """(n, classes) float64, training rows first, in small batches; see ``Predictions``."""
     parts = (data.train.features, data.test.features)
-    return torch.cat([predict(rows) for part in parts for rows in part.split(BATCH)]).double()
+    found = torch.cat([predict(rows) for part in parts for rows in part.split(BATCH)]).double()
+    return likelihood_of(data.task).predictions(found)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from puma.data import Dataset
 from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
+from puma.models.tasks import weighted
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
 from puma.requests.archive import find_data, find_request
@@ -25,7 +28,8 @@ def load_version(
         version: A number, an alias, or the name of a version in params.yaml, such as "original".
 
     Returns:
-        The version, the model with trainable layers, and the dataset.
+        The version, the model with trainable layers, and the dataset, with the class weights of
+        params.yaml.
 
     Raises:
         RegistryError: There is no such version, or PUMA did not register it.
@@ -38,7 +42,8 @@ def load_version(
     if found.deletion_digest is not None:
         removed = find_request(workspace, data, found.deletion_digest)
         data = removed.remaining
-    return found, model, data
+    rows = weighted(data.train, workspace.settings.for_dataset(dataset).training.class_weights)
+    return found, model, replace(data, train=rows)
 
 
 def _find(registry: Registry, dataset: str, version: str | int) -> RegisteredVersion:

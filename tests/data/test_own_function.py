@@ -138,3 +138,13 @@ def test_absent_modules_are_refused(tmp_path: Path) -> None:
 def test_what_the_function_raises_is_passed_on(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         load(tmp_path, "def load(): return 1 / 0")
+
+
+def test_a_function_may_return_the_numbers_of_a_regression(tmp_path: Path) -> None:
+    module(tmp_path, "def load(): return pixels, [k / 3 for k in range(n)], owners", "own_numbers")
+    source = SourceSettings(source="own_numbers:load", task="regression")
+    data = load_dataset("numbers", source=source, root=tmp_path, test_fraction=0.5)
+    assert (data.task.name, data.classes) == ("regression", ())
+    row = (data.rows.features[:, 0, 0, 0] / 12).double()
+    found = data.task.centre + data.task.scale * data.rows.labels.double()
+    torch.testing.assert_close(found, row / 3, rtol=1e-5, atol=1e-5)

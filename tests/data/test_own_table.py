@@ -461,3 +461,50 @@ def test_lists_in_parquet_are_refused(tmp_path: Path) -> None:
         parquet.write_table(other, tmp_path / "table.parquet")
         with pytest.raises(DataError, match=r"column 'left' is of type .*, which is no text"):
             load_dataset("own", source=source(path="table.parquet"), root=tmp_path)
+
+
+# --- tasks ---
+
+
+def test_a_regression_learns_the_number_in_deviations_of_the_training_rows(tmp_path: Path) -> None:
+    table = rows()
+    table["price"] = 1000 + 50 * np.random.default_rng(1).normal(size=N)
+    data = load(tmp_path, table.drop(columns="left"), target="price", task="regression")
+    held = table["owner"].isin(data.test.subject_ids.tolist()).to_numpy()
+    known = table["price"][~held]
+    assert (data.task.name, data.classes) == ("regression", ())
+    assert (data.task.centre, data.task.scale) == pytest.approx((known.mean(), known.std(ddof=0)))
+    for part, mask in ((data.train, ~held), (data.test, held)):
+        found = data.task.centre + data.task.scale * part.labels.double().numpy()
+        np.testing.assert_allclose(found, table["price"][mask], rtol=1e-5)
+    (target,) = (column for column in data.columns if column.type == "target")
+    assert (target.column, target.policy) == ("price", "the number, standardised")
+
+
+def test_two_classes_by_one_logit(tmp_path: Path) -> None:
+    data = load(tmp_path, rows(), task="binary")
+    assert (data.classes, data.task.name, data.task.outputs) == (("no", "yes"), "binary", 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "message"),
+    [
+        ("regression", "city", "column 'city' is to be numeric, but 60 of 60 cells are not finite"),
+        ("regression", "flat", "the target has one value in all 4. training rows; a regression"),
+        ("regression", "gaps", "the target 'gaps' is missing in 1 of 60 rows; fill it in, or"),
+        (
+            "regression",
+            "endless",
+            "column 'endless' is to be numeric, but 1 of 60 cells are not finite",
+        ),
+        ("binary", "city", "task: binary needs a target of two values, and this one has 3"),
+    ],
+)
+def test_a_target_that_does_not_suit_the_task_is_refused(
+    tmp_path: Path, task: str, target: str, message: str
+) -> None:
+    table = rows().assign(flat=1.5, gaps=np.arange(N) / 7, endless=np.arange(N) / 7)
+    table.loc[5, "gaps"], table.loc[5, "endless"] = np.nan, np.inf
+    others = [column for column in ("flat", "gaps", "endless") if column != target]
+    with pytest.raises(DataError, match=message):
+        load(tmp_path, table.drop(columns=others), target=target, task=task)

@@ -122,7 +122,9 @@ def test_bad_numbers_and_labels_are_refused():
     with pytest.raises(DataError, match="features below the last layer are NaN or infinite"):
         Representer().suspicion(nn.Sequential(model[0], nn.Tanh(), model[2]), _huge())
     two = nn.Linear(3, 2, dtype=DOUBLE)
-    with pytest.raises(DataError, match="a label is 2, but the last layer has 2 outputs"):
+    with pytest.raises(
+        DataError, match="the last layer has 2 outputs, which do not suit the labels"
+    ):
         Representer().suspicion(two, tiny())
 
 

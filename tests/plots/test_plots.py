@@ -19,6 +19,7 @@ from puma import plots
 from puma.audit import PlotData
 from puma.calibration import reliability
 from puma.data import Dataset, Examples, load_dataset
+from puma.data.task import Task
 from puma.errors import DataError, SettingsError
 
 SMALLEST = 1e-6  # no logarithmic axis shows a loss of 0
@@ -71,6 +72,34 @@ def test_class_balance_shows_the_share_of_every_class() -> None:
         "test (n = 5)": [0.0, 0.8, 0.2],
     }
     assert [text.get_text() for text in axes.get_xticklabels()] == ["a", "b", "c"]
+
+
+def test_balance_of_a_regression_shows_the_target_in_its_own_unit() -> None:
+    task = Task("regression", centre=100.0, scale=10.0)
+    parts = [
+        Examples.of(torch.zeros(len(labels), 1), torch.tensor(labels), task=task)
+        for labels in ([0.0, 0.0, 0.0, 2.0], [-1.0, -1.0, 0.0, 0.0, 2.0])
+    ]
+    axes = only(plots.class_balance(Dataset("toy", *parts, ())))
+    outlines = {patch.get_label(): patch.get_xy() for patch in axes.patches}  # type: ignore[attr-defined]
+    assert set(outlines) == {"training (n = 4)", "test (n = 5)"}
+    for name, shares in (("training (n = 4)", [0.75, 0.25]), ("test (n = 5)", [0.4, 0.4, 0.2])):
+        corners = np.asarray(outlines[name])
+        assert (corners[:, 0].min(), corners[:, 0].max()) == (90, 120)
+        assert sorted({round(height, 6) for height in corners[:, 1]} - {0}) == sorted({*shares})
+
+
+def test_comparison_of_a_regression_shows_r2() -> None:
+    metrics = [
+        {"test_r2": -0.25, "retained_r2": 0.8, "attack_rate": 0.6, "runtime_seconds": 2.0},
+        {"test_r2": 0.5, "attack_rate": 0.5, "runtime_seconds": 0.25},
+    ]
+    axes = plots.comparison(["original", "puma"], metrics).axes[0]
+    drawn = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
+    assert drawn["test"] == [-0.25, 0.5]
+    assert drawn["retained"] == pytest.approx([0.8, np.nan], nan_ok=True)
+    assert axes.get_title() == "R²: higher is better"
+    assert axes.get_xlim()[0] < -0.25
 
 
 def test_loss_curve_shows_every_epoch() -> None:
@@ -203,8 +232,9 @@ def test_margins_of_a_single_row_are_drawn_too() -> None:
 
 def test_the_figures_of_an_audit_show_its_data() -> None:
     losses = {"removed": np.array([0.1, 2.0]), "unseen": np.array([0.5])}
-    data = PlotData(losses, losses, SCORES, RETRAINED, MARGINS)
+    data = PlotData(losses, losses, SCORES, RETRAINED, MARGINS, "error in metres")
     figures = plots.audit_figures(data, ("original", "puma"))
+    assert only(figures["margins"]).get_ylabel() == "error in metres"
     assert set(figures) == {"margins", "losses", "roc"}
     assert line(only(figures["margins"]), "after")[:, 1].tolist() == MARGINS[:, 1].tolist()
     assert [axes.get_title() for axes in figures["losses"].axes] == ["original", "puma"]

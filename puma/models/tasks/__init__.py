@@ -48,6 +48,13 @@ def losses(task: Task, outputs: Tensor, labels: Tensor) -> Tensor:
     return found if weights is None else found * weights
 
 
+def residuals(task: Task, outputs: Tensor, labels: Tensor) -> Tensor:
+    """(B, K) the gradients of :func:`losses` in the outputs, each of its own row."""
+    found = likelihood_of(task).residuals(outputs, labels)
+    weights = row_weights(task, labels, outputs)
+    return found if weights is None else found * weights[:, None]
+
+
 def mean_loss(task: Task, outputs: Tensor, labels: Tensor) -> Tensor:
     """The mean of :func:`losses`."""
     if task.class_weights is None:
@@ -122,6 +129,7 @@ __all__ = [
     "mean_loss",
     "require_classes",
     "require_outputs",
+    "residuals",
     "row_weights",
     "weighted",
 ]

@@ -16,7 +16,7 @@ class Bernoulli(Likelihood):
     It is the softmax of the logits (0, z), in its losses, margins and derivatives.
     """
 
-    metrics = ("accuracy",)
+    metrics = test_metrics = ("accuracy",)
 
     @property
     def wanted(self) -> str:

@@ -13,7 +13,7 @@ from puma.models.tasks.likelihood import Likelihood, Product, accuracy
 class Categorical(Likelihood):
     """The softmax of (B, classes) logits."""
 
-    metrics = ("accuracy",)
+    metrics = test_metrics = ("accuracy",)
 
     @property
     def wanted(self) -> str:

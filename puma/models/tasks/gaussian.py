@@ -19,7 +19,10 @@ class Gaussian(Likelihood):
     """
 
     metrics = ("r2", "mae")
+    test_metrics = ("test_r2", "test_mae")
     has_classes = False
+    margin = "predicted less true label, in tenths of the target's deviation"
+    score = "minus the size of the error, in tenths of the target's deviation"
 
     @property
     def wanted(self) -> str:

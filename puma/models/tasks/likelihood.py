@@ -21,11 +21,17 @@ class Likelihood(ABC):
 
     Attributes:
         metrics: The names of what :meth:`measured` returns, the headline first.
+        test_metrics: Their names where they are of the test rows, as versions carry them.
         has_classes: Whether the labels are classes.
+        margin: What :meth:`margins` are, in words, with their unit.
+        score: What :meth:`scores` are.
     """
 
     metrics: ClassVar[tuple[str, ...]]
+    test_metrics: ClassVar[tuple[str, ...]]
     has_classes: ClassVar[bool] = True
+    margin: ClassVar[str] = "logit margin of the label"
+    score: ClassVar[str] = "logit margin of the label"
 
     @abstractmethod
     def fits(self, outputs: Tensor, labels: Tensor) -> bool:
@@ -43,6 +49,13 @@ class Likelihood(ABC):
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The mean of :meth:`losses`."""
         return self.losses(outputs, labels).mean()
+
+    def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """(B, K) the gradient of each row's loss in its own outputs."""
+        with torch.enable_grad():
+            point = outputs.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self.losses(point, labels).sum(), point)
+        return found
 
     @abstractmethod
     def margins(self, outputs: Tensor, labels: Tensor) -> Tensor:
