@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from dvc.utils.serialize import dumps_yaml, loads_yaml
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_diabetes, load_wine
 
-from puma.data import Dataset
+from puma.data import Dataset, load_dataset
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry import RegisteredVersion, Registry
@@ -108,7 +108,9 @@ def let_serve(installed: Installation, workspace: Workspace, dataset: str) -> No
 def serve(installed: Installation, workspace: Workspace, dataset: str) -> dict[str, Any]:
     """A request by the pipeline, and one more by `puma remove`; the last version."""
     rows = owned(workspace, dataset)
-    first, second = [each for each, count in rows.most_common(4) if count > 1][:2]
+    source = workspace.settings.sources[dataset]
+    trained_on = {*load_dataset(dataset, source=source, root=workspace.root).train.subject_ids}
+    first, second = [each for each, count in rows.items() if each in trained_on and count > 1][:2]
     workspace.request(dataset).write_text(f"subject_id\n{first}\n")
     installed.run("dvc repro", workspace.root)
     original, puma = as_json(installed, workspace, f"puma compare {dataset}")[dataset]
@@ -196,3 +198,14 @@ def test_an_own_network_with_an_own_loop(installed: Installation, tmp_path: Path
     assert last["parent_version"] == 2
     original = ModelRecord.read(workspace.model_record("cellar", "original"))
     assert (original.model.name, original.parameters["loop"]) == ("shop:Net", "shop:fit")
+
+
+def test_a_regression(installed: Installation, tmp_path: Path) -> None:
+    features, progress = load_diabetes(return_X_y=True, scaled=False)
+    people_table(features, tmp_path / "sugar.csv", progress=progress)
+    options = "--data sugar.csv --target progress --subject patient --task regression"
+    installed.run(f"puma init sugar {options}", tmp_path)
+    workspace = Workspace(tmp_path / "sugar")
+    shrink(workspace.root)
+    last = serve(installed, workspace, "sugar")
+    assert last["parent_version"] == 2
