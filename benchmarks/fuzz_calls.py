@@ -38,8 +38,8 @@ from puma.influence import (
 )
 from puma.label_errors import RANKERS, flip_labels, resolve_ranker
 from puma.label_errors.suspects import rank
+from puma.metrics import auc
 from puma.models import MODELS, build_model, load_weights, new_model, save_weights
-from puma.models.metrics import auc
 from puma.project.workspace import Workspace
 from puma.removal import METHODS
 from puma.requests.deletion_set import DeletionSet

@@ -32,8 +32,8 @@ from puma.label_errors import (
     found_at,
     found_curve,
 )
+from puma.metrics import auc
 from puma.models import build_model, predictions
-from puma.models.metrics import auc
 from puma.models.parallel import run_all
 from puma.models.training import train
 from puma.settings import Settings, TrainingSettings

@@ -27,8 +27,8 @@ from benchmarks.removals import COLUMNS
 from benchmarks.tables import read
 from puma.audit import loss_attack, predict
 from puma.data import Dataset, Examples, load_dataset
+from puma.metrics import auc
 from puma.models import build_model
-from puma.models.metrics import auc
 from puma.models.predictions import accuracy
 from puma.project.files import write_text
 from puma.removal import PUMA, RemovalMethod, Retrain

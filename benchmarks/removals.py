@@ -15,8 +15,8 @@ from tqdm import tqdm
 from puma.audit import ShadowAttack, loss_attack, predict, rate, train_pool, train_shadow_attack
 from puma.data import DATASETS, Dataset, load_dataset
 from puma.errors import SettingsError
+from puma.metrics import auc
 from puma.models import build_model, predictions
-from puma.models.metrics import auc
 from puma.models.parallel import run_all
 from puma.removal import ORIGINALS, RemovalMethod, Trained, build_method, build_trainer
 from puma.removal.puma.method import ONE_STEP

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from puma import metrics
 from puma.audit.predictions import Array
 from puma.errors import AuditError
-from puma.models import metrics
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Resolved:
 def auc_interval(
     member_scores: ArrayLike, nonmember_scores: ArrayLike, *, confidence: float = 0.95
 ) -> Interval:
-    """:func:`puma.models.metrics.auc` with a confidence interval, for independent rows.
+    """:func:`puma.metrics.auc` with a confidence interval, for independent rows.
 
     The variance is that of DeLong et al. (1988). The interval is Wilson's for a share of the same
     variance, that is with AUC·(1 - AUC)/variance trials. Unlike value ± z·σ it stays within

@@ -24,7 +24,7 @@ from puma.audit.retraining import (
 from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
 from puma.errors import AuditError
-from puma.models.metrics import auc
+from puma.metrics import auc
 from puma.models.tasks import hits, likelihood_of
 from puma.models.tasks.gaussian import MARGIN_UNIT
 from puma.references import Population

@@ -16,8 +16,8 @@ from puma.audit.metrics import rate
 from puma.audit.predictions import Array, Predictions, predict
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
+from puma.metrics import auc
 from puma.models import build_model, mlp
-from puma.models.metrics import auc
 from puma.models.predictions import logits
 from puma.models.training import train
 from puma.project.files import write_bytes

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from puma.models.metrics import roc
+from puma.metrics import roc
 from puma.plots.style import COLOURS, NEUTRAL
 
 if TYPE_CHECKING:  # every stage imports this room, and would depend on what it imports

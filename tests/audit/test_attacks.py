@@ -20,8 +20,8 @@ from puma.audit import (
     two_model_attack,
 )
 from puma.data.base import Dataset
+from puma.metrics import auc
 from puma.models import build_model
-from puma.models.metrics import auc
 from puma.models.training import train
 from tests.audit.conftest import (
     CLASSES,

@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 from puma.audit import LiRA, Population
 from puma.errors import AuditError
-from puma.models.metrics import auc
+from puma.metrics import auc
 from tests.audit.conftest import Planted, random_predictions
 from tests.audit.oracles import Floats, likelihood_ratios
 

@@ -9,7 +9,7 @@ from scipy.stats import bootstrap, norm
 from puma.audit import Resolved, auc_interval, rate, roc, tpr_at_fpr
 from puma.audit.metrics import worst
 from puma.errors import AuditError
-from puma.models.metrics import auc
+from puma.metrics import auc
 from tests.audit.oracles import Floats, best_rate, delong, wilson, wins
 
 SIZES = [(1, 1), (3, 50), (70, 40), (2, 2)]

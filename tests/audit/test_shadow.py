@@ -15,8 +15,8 @@ from torch.nn.functional import one_hot
 from puma.audit import FEATURES, ShadowAttack, predict, rate, shadow, train_shadow_attack
 from puma.data.base import Dataset, Examples
 from puma.errors import AuditError
+from puma.metrics import auc
 from puma.models import mlp
-from puma.models.metrics import auc
 from puma.models.training import History, train
 from puma.settings import ShadowSettings, TrainingSettings
 from tests.audit.conftest import (

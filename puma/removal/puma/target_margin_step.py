@@ -269,7 +269,7 @@ def _mean_size(values: Tensor) -> float:
 
 
 def _auc(margins: Tensor, unseen: Tensor) -> float:
-    """:func:`puma.models.metrics.auc` but for its last bit, which the stored metrics keep."""
+    """:func:`puma.metrics.auc` but for its last bit, which the stored metrics keep."""
     others = unseen.sort().values
     below = torch.searchsorted(others, margins) + torch.searchsorted(others, margins, right=True)
     return 1 - float((1 - below.double() / (2 * len(others))).mean())

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from puma.errors import DataError
-from puma.models.metrics import auc, roc
+from puma.metrics import auc, roc
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 12], ids=["many ties", "some", "none"])
