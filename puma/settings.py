@@ -75,6 +75,18 @@ PoolOrCount = Annotated[
 ]
 
 ORIGINAL = "original"  # trained plainly; what most methods remove from, and what serves
+# Those of puma.data.DATASETS, for what should not wait until PyTorch is imported.
+BUILT_IN_DATASETS = (
+    "breast_cancer",
+    "diabetes",
+    "digits",
+    "german_credit",
+    "mnist",
+    "radial",
+    "rectangular",
+    "spiral",
+    "two_moons",
+)
 VerdictName = Literal[
     "passed",
     "indistinguishable",

@@ -21,7 +21,7 @@ from puma.cli.common import (
 from puma.cli.tables import print_comparison, print_json
 from puma.errors import DeletionError, SettingsError
 from puma.project.workspace import Workspace
-from puma.settings import OWN_CODE
+from puma.settings import BUILT_IN_DATASETS, OWN_CODE
 
 if TYPE_CHECKING:
     from puma.requests.deletion_set import DeletionSet
@@ -32,7 +32,7 @@ OWN_CODE_KEYS = ("name", "loop", "criterion")  # whose values may name the user'
 
 
 def source(dataset: DatasetName) -> None:
-    """Note what a dataset is made from, and the settings of its model, training and methods.
+    """Note what a dataset and its request are made from, and its model, training and methods.
 
     The pipeline's stage `source`: a changed file or setting reruns the stages of its own dataset,
     alone. Of your own data, network and training it notes digests. In a project that does not hold
@@ -41,9 +41,9 @@ def source(dataset: DatasetName) -> None:
     workspace = project_of(dataset)
     settings = workspace.settings.for_dataset(dataset)
     own = settings.sources.get(dataset)
-    from puma.data import require_known, source_digest
     from puma.project.creation import installed
     from puma.project.files import write_json
+    from puma.project.own_data import require_known, source_digest
 
     require_known(dataset, own)
     content = None if own is None else source_digest(own, workspace.root)
@@ -57,6 +57,7 @@ def source(dataset: DatasetName) -> None:
     for name, note in notes.items():
         write_json(workspace.resolved(dataset, name), note)
     write_json(workspace.resolved(dataset, "groups"), {"groups": settings.puma.groups})
+    write_json(workspace.request_record(dataset), {"request": _request_digest(workspace, dataset)})
     target = workspace.source_record(dataset)
     made_by = {} if workspace.holds_puma else {"puma": installed()}
     write_json(target, {"source": described, "sha256": content, **made_by})
@@ -79,6 +80,21 @@ def _code(values: Any) -> dict[str, str]:
         elif key != "kwargs":
             found |= _code(value)
     return found
+
+
+def _request_digest(workspace: Workspace, dataset: str) -> str | None:
+    """Of the request's file, keyed; None where there is none, and the demonstration stands in."""
+    from puma.requests.digest import keyed_digest, project_key
+
+    path = workspace.request(dataset)
+    _refuse_strays(path.parent, workspace.settings)
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = path.read_bytes().hex()
+    except OSError as error:  # the stage `request` tells what to do about it
+        content = str(error.errno)
+    return keyed_digest(project_key(workspace.key), "request file", content)
 
 
 def request(dataset: DatasetName) -> None:
@@ -171,8 +187,6 @@ def _request(workspace: Workspace, dataset: str) -> tuple[DeletionSet, str]:
 
 def _refuse_strays(folder: Path, settings: Settings) -> None:
     """Raise DeletionError when ``folder`` holds what no dataset's request is read from."""
-    from puma.data import DATASETS
-
     if not os.path.lexists(folder):
         return
     try:
@@ -182,7 +196,8 @@ def _refuse_strays(folder: Path, settings: Settings) -> None:
             f"{folder}: cannot be read ({error.strerror}); make it a folder that you can read"
         ) from error
     datasets = settings.datasets
-    read = {"README.md", *(f"{name}.csv" for name in (*DATASETS, *settings.sources, *datasets))}
+    names = (*BUILT_IN_DATASETS, *settings.sources, *datasets)
+    read = {"README.md", *(f"{name}.csv" for name in names)}
     strays = [name for name in found if name not in read and not name.startswith(".")]
     if strays:
         raise DeletionError(

@@ -14,11 +14,12 @@ from puma.data.breast_cancer import breast_cancer
 from puma.data.diabetes import diabetes
 from puma.data.german_credit import german_credit
 from puma.data.images import digits, mnist
-from puma.data.own_source import load_source, source_digest
+from puma.data.own_source import load_source
 from puma.data.splitting import Extras
 from puma.data.synthetic import radial, rectangular, spiral, two_moons
 from puma.data.task import Task
-from puma.errors import DataError, require_path, require_type
+from puma.errors import DataError, require_path
+from puma.project.own_data import require_known
 from puma.settings import SourceSettings
 
 Source = Callable[[int, float, Extras, Path | str | None, bool], Dataset]
@@ -101,23 +102,6 @@ def load_dataset(
     )
 
 
-def require_known(name: str, source: SourceSettings | None) -> None:
-    """Raise DataError unless ``name`` comes with PUMA, or else has a ``source``."""
-    comes_with_puma = isinstance(name, str) and name in DATASETS
-    if source is None and not comes_with_puma:
-        raise DataError(
-            f"unknown dataset {name!r}; choose one of {', '.join(sorted(DATASETS))}, or describe "
-            "your own under `sources` in params.yaml"
-        )
-    if source is not None:
-        require_type(source, SourceSettings, "the source", DataError, "make it as params.yaml does")
-        if comes_with_puma:
-            raise DataError(
-                f"sources names {name!r}, which is a dataset that comes with PUMA; choose another "
-                "name"
-            )
-
-
 __all__ = [
     "DATASETS",
     "Dataset",
@@ -128,8 +112,6 @@ __all__ = [
     "mnist",
     "radial",
     "rectangular",
-    "require_known",
-    "source_digest",
     "spiral",
     "two_moons",
 ]

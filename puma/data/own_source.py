@@ -1,17 +1,14 @@
-"""Datasets of the user's own, and the digest of what each is read from."""
+"""Datasets of the user's own."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from puma.data.base import Dataset
 from puma.data.own_function import own_function
 from puma.data.own_table import own_table
 from puma.data.splitting import Extras
-from puma.errors import DataError
-from puma.project.files import sha256
-from puma.project.user_code import code_digest
+from puma.project.own_data import path_of, source_digest
 from puma.settings import SourceSettings
 
 
@@ -38,7 +35,7 @@ def load_source(
         DataError: The source cannot be read or used.
     """
     digest = source_digest(source, folder)
-    path = _path(source, folder)
+    path = path_of(source, folder)
     if source.source is not None:
         return own_function(
             name,
@@ -61,45 +58,3 @@ def load_source(
         test_fraction=test_fraction,
         extras=extras,
     )
-
-
-def source_digest(source: SourceSettings, folder: Path) -> str:
-    """SHA-256 of the bytes of the source's file or folder, and of its function's module.
-
-    Raises:
-        DataError: One of them is not there or cannot be read.
-    """
-    parts = []
-    path = _path(source, folder)
-    if path is not None:
-        parts += _contents(path)
-    if source.source is not None:
-        form = "package.module:function"
-        parts.append(code_digest(source.source, "source", form, DataError, folder=folder))
-    return sha256(*parts)
-
-
-def _path(source: SourceSettings, folder: Path) -> Path | None:
-    return None if source.path is None else folder / Path(source.path).expanduser()
-
-
-def _contents(path: Path) -> list[bytes]:
-    """The digest of a file; of a folder, the names and digests of all files in it."""
-    if not path.is_dir():
-        return [_of_file(path)]
-    files = sorted(each for each in path.rglob("*") if each.is_file())
-    return [
-        part
-        for file in files
-        for part in (file.relative_to(path).as_posix().encode(), _of_file(file))
-    ]
-
-
-def _of_file(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").digest()
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; correct the path in params.yaml") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{str(path)!r}: cannot be read ({error})") from error

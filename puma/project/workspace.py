@@ -86,6 +86,10 @@ class Workspace:
         """What ``dataset`` is made from, by which DVC sees a change of the user's own data."""
         return self.artifacts(dataset) / "source.json"
 
+    def request_record(self, dataset: str) -> Path:
+        """A keyed digest of the request's file, by which DVC sees that it changed."""
+        return self.artifacts(dataset) / "request.json"
+
     def resolved(self, dataset: str, group: str) -> Path:
         """Settings of ``dataset`` that DVC sees: model, training, groups, or those of a method."""
         return self.artifacts(dataset) / "settings" / f"{group}.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import shutil
 from importlib.metadata import version
@@ -13,9 +14,11 @@ from dvc.utils.serialize import dumps_yaml
 from typer.testing import CliRunner
 
 from puma.cli import app
-from puma.data import source_digest
+from puma.data import DATASETS
 from puma.project.creation import TEMPLATE
+from puma.project.own_data import source_digest
 from puma.project.workspace import Workspace
+from puma.settings import BUILT_IN_DATASETS
 
 TABLE = {"path": "data/churn.csv", "target": "churned", "subject": "who"}
 
@@ -162,3 +165,36 @@ def test_a_dataset_has_one_source(
     assert result.exit_code == 2
     assert message in result.stderr
     assert not (workspace.root / "artifacts").exists()
+
+
+def test_a_changed_request_is_seen_by_who_holds_the_key(workspace: Workspace) -> None:
+    noted(workspace, "churn")
+    note = workspace.request_record("churn")
+    assert json.loads(note.read_text()) == {"request": None}
+    path = workspace.request("churn")
+    path.parent.mkdir()
+    path.write_text("subject_id\n0815\n")
+    noted(workspace, "churn")
+    first = note.read_text()
+    key = bytes.fromhex(workspace.key.read_text())
+    content = b"".join(
+        len(part).to_bytes(8, "big") + part
+        for part in (b"request file", path.read_bytes().hex().encode())
+    )
+    assert json.loads(first) == {"request": hmac.new(key, content, "sha256").hexdigest()}
+    noted(workspace, "churn")
+    assert note.read_text() == first
+    path.write_text("subject_id\n0816\n")
+    noted(workspace, "churn")
+    second = note.read_text()
+    path.unlink()
+    path.symlink_to("nowhere.csv")  # the stage `request` says what is wrong with it
+    noted(workspace, "churn")
+    assert len({first, second, note.read_text(), '{"request": null}'}) == 4
+    (path.parent / "chrun.csv").touch()
+    result = CliRunner().invoke(app, ["source", "churn"])
+    assert (result.exit_code, "'chrun.csv' would go unread" in result.stderr) == (2, True)
+
+
+def test_the_names_that_come_with_puma_are_those_of_its_datasets() -> None:
+    assert sorted(DATASETS) == sorted(BUILT_IN_DATASETS)

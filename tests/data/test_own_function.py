@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from puma.data import Dataset, load_dataset, source_digest
+from puma.data import Dataset, load_dataset
 from puma.errors import DataError
+from puma.project.own_data import source_digest
 from puma.settings import SourceSettings
 
 HEAD = """
