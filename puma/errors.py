@@ -18,6 +18,10 @@ class DataError(PumaError, ValueError):
     """A dataset is missing, malformed, or does not fit the request."""
 
 
+class ColumnError(DataError):
+    """A column of a table cannot be used as it is; its settings may say more about it."""
+
+
 class AbsentError(DataError):
     """What is needed is not here, which need not be anybody's mistake."""
 

@@ -17,7 +17,7 @@ import numpy as np
 Kind = Literal["numbers", "texts", "truth values", "dates"]
 LONGEST = 1000  # characters; the parser recurses
 # A text, or a column whose name is no Python name.
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`([^`]+)`")
+_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`([^`]+)`")
 NOT_A_TIME = -(2**63)  # what numpy makes of no time
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -83,12 +83,15 @@ class Where:
                 f"the expression has {len(self.text)} characters, of {LONGEST} at most"
             )
         names: dict[str, str] = {}
+        prefix = "_quoted_"
+        while prefix in self.text:  # a column may be called so
+            prefix += "_"
 
         def placed(found: re.Match[str]) -> str:
             column = found[1]
             if column is None:
                 return found[0]
-            names[f"_quoted_{len(names)}_"] = column
+            names[f"{prefix}{len(names)}_"] = column
             return list(names)[-1]
 
         try:

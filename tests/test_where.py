@@ -61,6 +61,20 @@ def test_the_rows_are_those_of_pandas(text: str) -> None:
     assert 0 < expected.sum() < len(TABLE)  # it picks some and not all
 
 
+@pytest.mark.parametrize("text", ["`a b` > 0 and _quoted_0_ > 0", "_quoted_0_ > 0 or `a b` < 0"])
+def test_a_column_may_be_called_as_quoted_names_are_inside(text: str) -> None:
+    table = pd.DataFrame({"a b": [1.0, 1, -1, 0], "_quoted_0_": [1.0, -1, 1, 0]})
+    columns = {str(name): Cells("numbers", table[name].to_numpy()) for name in table}
+    expected = table.eval(text)
+    assert Where(text).columns == ("_quoted_0_", "a b")
+    assert Where(text).rows(columns).tolist() == expected.tolist()
+
+
+def test_a_text_keeps_what_stands_in_it() -> None:
+    cells = Cells("texts", np.asarray(["it's `b` y", "other"], dtype=object))
+    assert Where("a == 'it\\'s `b` y'").rows({"a": cells}).tolist() == [True, False]
+
+
 def test_a_date_is_equal_to_its_text() -> None:
     equal = (TABLE["signed"] == pd.Timestamp("2026-02-01")).tolist()  # query compares with no text
     assert Where("signed == '2026-02-01'").rows(COLUMNS).tolist() == equal

@@ -16,9 +16,8 @@ import typer
 
 from puma.cli.common import FAILED, may_show_ids
 from puma.cli.tables import print_table
-from puma.errors import DataError, SettingsError
+from puma.errors import ColumnError, DataError, SettingsError
 from puma.project.creation import OwnTable, create_project, place_in, require_room
-from puma.project.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,24 +68,30 @@ def init(
     except OSError as error:
         raise DataError(f"{data}: {error.strerror}; --data names a CSV or Parquet table") from error
     if not is_file:
-        raise DataError(f"{data}: no such file; --data names a CSV or Parquet table")
+        fault = "is a folder" if data.is_dir() else "no such file"
+        raise DataError(f"{data}: {fault}; --data names a CSV or Parquet table")
     table = _described(folder, data, target=target, subject=subject, task=task)
     dataset = _named_after(data)
+    require_room(folder, table.inside)
+    read, fault_of_column = None, None
+    try:
+        read = _read(dataset, table)
+    except ColumnError as error:  # of which params.yaml may say more; nothing mends other faults
+        fault_of_column = error
     create_project(folder, dataset, table)
     place = "stays where it is" if table.inside else f"is copied to {table.path}, for you alone"
     typer.echo(f"{folder}: a project on {dataset}; {data} {place}")
     if subject is None:
         typer.echo("every row is its own person, row-1, row-2, …; --subject names an id column")
-    try:
-        _print_columns(Workspace(folder.resolve()), dataset)
-    except DataError as error:
-        typer.echo(f"puma: {error}", err=True)
+    if read is None:
+        typer.echo(f"puma: {fault_of_column}", err=True)
         typer.echo(
             f"the project is written; before `dvc repro`, correct sources.{dataset} in "
             f"{folder / 'params.yaml'}, or the table {folder / table.path}"
         )
         _print_next(folder, dataset)
-        raise typer.Exit(FAILED) from error
+        raise typer.Exit(FAILED) from fault_of_column
+    _print_columns(read)
     _print_next(folder, dataset)
 
 
@@ -133,18 +138,20 @@ def _named_after(file: Path) -> str:
     return name
 
 
-def _print_columns(workspace: Workspace, dataset: str) -> None:
-    """Read the table as the stage `prepare` will, and print what becomes of its columns."""
+def _read(dataset: str, table: OwnTable) -> Dataset:
+    """Read the table, where it is now, as the stage `prepare` of the project will."""
     from puma.data import load_dataset
+    from puma.settings import Settings, SourceSettings
 
-    settings = workspace.settings
-    data: Dataset = load_dataset(
-        dataset,
-        seed=settings.seed,
-        test_fraction=settings.data.test_fraction,
-        source=settings.sources[dataset],
-        root=workspace.root,
+    settings = Settings()  # as those of a new project
+    source = SourceSettings.model_validate({"path": str(table.file.resolve()), **table.settings})
+    return load_dataset(
+        dataset, seed=settings.seed, test_fraction=settings.data.test_fraction, source=source
     )
+
+
+def _print_columns(data: Dataset) -> None:
+    """Print what becomes of the columns of the table."""
     people = {*data.train.subject_ids.tolist(), *data.test.subject_ids.tolist()}
     rows = len(data.train) + len(data.test)
     lines = [

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from puma.data.splitting import kept_people
-from puma.data.task import REGRESSION, Task
+from puma.data.splitting import kept_people, quarters
+from puma.data.task import Task
 from puma.errors import DataError
 from puma.settings import TaskName
 
 TRAIN, TEST = "train", "test"
+# Of a regression's target: a deviation beyond these, or so small beside the mean, is no unit.
+SMALLEST, LARGEST, ROUND_OFF = 1e-100, 1e100, 1e-12
 MANY, FEW_ROWS = 50, 10  # more whole numbers than that, in so few rows each, are measurements
 
 
@@ -123,23 +124,30 @@ def _split_numbers(
             f"dataset {name!r}: the target is missing or infinite in {broken} of {len(values)} "
             "rows; correct it, or delete these rows"
         )
-    strata = REGRESSION.strata(torch.from_numpy(values.astype(np.float64))).numpy()
+    values = values.astype(np.float64)
     if split is None:
-        # Quarters that equal values leave empty are none to draw from.
-        quarters = np.unique(strata, return_inverse=True)[1]
-        train = kept_people(name, quarters, people, seed=seed, fraction=test_fraction)
+        strata = quarters(values, people, fraction=test_fraction)
+        train = kept_people(name, strata, people, seed=seed, fraction=test_fraction)
     else:
         train = _as_stated(name, split)
-    known = values[train].astype(np.float64)
-    centre, scale = float(known.mean()), float(known.std())
-    if not scale > 0:
+    known = values[train]
+    if (known == known[0]).all():
         raise DataError(
             f"dataset {name!r}: the target has one value in all {len(known)} training rows; a "
             "regression needs different ones: name another target"
         )
+    with np.errstate(over="ignore", under="ignore"):
+        centre, scale = float(known.mean()), float(known.std())
+        labels = (values - centre) / scale if scale else values
+    if not (SMALLEST < scale < LARGEST and scale > abs(centre) * ROUND_OFF):
+        raise DataError(
+            f"dataset {name!r}: the target's mean is {centre:.3g} and its deviation {scale:.3g} in "
+            f"the {len(known)} training rows, too large, too small or too near each other for "
+            "double precision; write the target in another unit, or subtract a constant"
+        )
     return LabelledSplit(
         Task("regression", centre=centre, scale=scale),
-        (values - centre) / scale,
+        labels,
         np.flatnonzero(train),
         np.flatnonzero(~train),
     )

@@ -14,7 +14,7 @@ from puma.data.splitting import Extras, hold_out
 from puma.data.subject_ids import read_id, refuse_lookalikes, subject_array
 from puma.data.table_file import read_table_file
 from puma.data.tabular import encode
-from puma.errors import DataError
+from puma.errors import ColumnError, DataError
 from puma.settings import ColumnType, SourceSettings
 from puma.where import Cells, Kind
 
@@ -66,8 +66,8 @@ def own_table(
         extras: What is wanted beside.
 
     Raises:
-        DataError: The file or a column cannot be used. The message names columns and counts,
-            never a cell.
+        DataError: The file or a column cannot be used; a ColumnError where ``source`` may say
+            more about a column. The message names columns and counts, never a cell.
     """
     import pandas as pd
 
@@ -178,7 +178,7 @@ def _texts(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSettin
         except pa.ArrowException:
             cells = None  # the error may quote a cell: it is not chained
     if cells is None:
-        raise DataError(f"{path}: column {column!r} is of type {kind}, which is no text")
+        raise ColumnError(f"{path}: column {column!r} is of type {kind}, which is no text")
     encoded = cells.unify_dictionaries().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # of no chunks, or of more than fit one
         encoded = pa.concat_arrays(encoded.chunks)
@@ -208,7 +208,7 @@ def _kind(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSetting
         return source.types[column]
     kind = cells.type
     if pa.types.is_null(kind):
-        raise DataError(f"{path}: column {column!r} has no value at all; put it into drop")
+        raise ColumnError(f"{path}: column {column!r} has no value at all; put it into drop")
     if pa.types.is_boolean(kind):
         return "boolean"
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -217,7 +217,7 @@ def _kind(path: Path, column: str, cells: pa.ChunkedArray, source: SourceSetting
         return "numeric"
     if _is_text(kind) or pa.types.is_dictionary(kind):
         return "categorical"
-    raise DataError(
+    raise ColumnError(
         f"{path}: column {column!r} is of type {kind}, which is no table cell; put it into drop, "
         "or make columns of numbers or texts of it"
     )
@@ -258,7 +258,7 @@ def _cells(
         "date": pa.types.is_date(given) or pa.types.is_timestamp(given),
     }
     if not fits[kind] and not pa.types.is_null(given):
-        raise DataError(
+        raise ColumnError(
             f"{path}: column {column!r} is to be {kind}, but holds {given}; correct its type in "
             "params.yaml"
         )
@@ -269,7 +269,7 @@ def _cells(
     numbers = _floats(cells)
     infinite = int(np.isinf(numbers).sum())
     if infinite:
-        raise DataError(
+        raise ColumnError(
             f"{path}: column {column!r} holds {infinite} infinite values; correct them, or leave "
             "the cells empty"
         )
@@ -318,7 +318,7 @@ def _refuse_cells(path: Path, column: str, kind: ColumnType, wrong: int, rows: i
         "boolean": "true, false, yes, no, 1 or 0",
         "date": "ISO 8601 dates such as 2026-01-31",
     }
-    raise DataError(
+    raise ColumnError(
         f"{path}: column {column!r} is to be {kind}, but {wrong} of {rows} cells are not "
         f"{forms[kind]}; correct them, leave them empty, name what they say in missing_values, or "
         "state another type"
@@ -334,16 +334,16 @@ def _described(
     values = pd.Series(cells)
     missing, distinct = int(values.isna().sum()), int(values.nunique())
     if missing == len(values):
-        raise DataError(f"{path}: column {column!r} has no value at all; put it into drop")
+        raise ColumnError(f"{path}: column {column!r} has no value at all; put it into drop")
     if missing and source.missing == "refuse":
-        raise DataError(
+        raise ColumnError(
             f"{path}: column {column!r} is missing in {missing} of {len(values)} rows, and "
             "missing: refuse is set; fill the cells, or set missing: impute or drop_rows"
         )
     if kind == "categorical" and column not in source.types and distinct > MOST_CATEGORIES:
         known = len(values) - missing
         if distinct > known / 2:
-            raise DataError(
+            raise ColumnError(
                 f"{path}: column {column!r} has {distinct} different texts in {known} rows, as "
                 "names, ids and free text have; put it into drop, or state its type in types"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,26 @@ class Extras:
 
 
 NOTHING = Extras()
+
+
+def quarters(values: np.ndarray, people: np.ndarray, *, fraction: float) -> np.ndarray:
+    """Number the quarters of a regression's target, within which rows are drawn.
+
+    Args:
+        values: (n,) the target.
+        people: Owners of the rows that are split, each at least once.
+        fraction: Share of the people to hold out.
+
+    Returns:
+        (n,) numbers from 0 of the quarters that have rows; 0 for all where so few people are held
+        out, or kept, that not every quarter can have one of them.
+    """
+    _, found = np.unique(REGRESSION.strata(torch.from_numpy(values)), return_inverse=True)
+    total = len(np.unique(people))
+    held_out = math.ceil(fraction * total)
+    if min(held_out, total - held_out) <= found.max():
+        return np.zeros_like(found)
+    return found
 
 
 def split_rows(
@@ -86,8 +107,14 @@ def kept_people(
         (n,) whether each row's owner is kept.
 
     Raises:
-        DataError: As :func:`split_rows`.
+        DataError: As :func:`split_rows`, or all rows are one person's.
     """
+    if people.max() == 0:
+        raise DataError(
+            f"dataset {name!r}: all {len(people)} rows that {setting} splits are one person's, who "
+            "cannot be on both sides; add rows of other people, or name another column as the "
+            "subject"
+        )
     sizes = np.bincount(labels)
     by_size = np.argsort(sizes, kind="stable")  # the rarest class first
     rank = np.empty_like(by_size)
@@ -135,7 +162,7 @@ def hold_out(
         return split
     train, test = split
     if labels.dtype.kind == "f":
-        labels = np.unique(REGRESSION.strata(torch.from_numpy(labels)), return_inverse=True)[1]
+        labels = quarters(labels, subject_ids[train], fraction=fraction)
     _, people = np.unique(subject_ids[train], return_inverse=True)
     kept = kept_people(name, labels[train], people, seed=seed, fraction=fraction, setting=setting)
     lost = len(np.unique(labels[train])) - len(np.unique(labels[train[kept]]))

@@ -27,6 +27,7 @@ PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 SEPARATORS = (",", ";", "\t", "|")
 LONGEST_HEADER = 1_000_000  # characters
+_NO_ROWS = "{}: the table has no rows below its header"
 _NO_PARQUET = "{}: not a Parquet file; write it again"
 BLOCK = 16_000_000  # bytes that are parsed at a time; no row may be longer
 
@@ -58,7 +59,7 @@ def read_table_file(path: Path, source: SourceSettings) -> pa.Table:
             categorical = [name for name, kind in source.types.items() if kind == "categorical"]
             table = _read_csv(path, separator, columns, [*roles, *categorical], source)
     if table.num_rows == 0:
-        raise DataError(f"{path}: the table has no rows below its header")
+        raise DataError(_NO_ROWS.format(path))
     return table
 
 
@@ -110,15 +111,29 @@ def _ending(path: Path) -> str:
     return found[0]
 
 
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
 def require_columns(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
     """Raise DataError unless ``names`` are unique and hold all of ``needed``, of the table there.
 
-    The message does not quote names of which none is ``needed``: they may be somebody's row.
+    The message does not quote names of which none is ``needed``, or some are numbers: they may be
+    somebody's row.
     """
-    if not {*needed} & {*names}:
+    numbers = sum(map(_is_number, names))
+    absent = [name for name in needed if name not in names]
+    if not {*needed} & {*names} or (absent and numbers):
+        listed = ", ".join(map(repr, absent))
+        found = "none of the columns" if len(absent) == len({*needed}) else "no column"
+        cells = f"{len(names)} cells" + (f", {numbers} of them numbers" if numbers else "")
         raise DataError(
-            f"{path}: none of the columns {', '.join(map(repr, needed))} is in the first line, "
-            f"which has {len(names)} cells; it must name the columns, spelt in the same way"
+            f"{path}: {found} {listed} is in the first line, which has {cells}; it must name the "
+            "columns, spelt in the same way"
         )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -126,7 +141,6 @@ def require_columns(path: Path, names: Sequence[str], needed: Sequence[str]) -> 
             f"{path}: the columns {', '.join(map(repr, repeated))} are there more than once; "
             "rename or delete one of each"
         )
-    absent = [name for name in needed if name not in names]
     if not absent:
         return
     near = {name: difflib.get_close_matches(name, names, n=1) for name in absent}
@@ -197,6 +211,8 @@ def _read_csv(
         problem = "UTF8"  # a column that is no text is inferred to be bytes
     except pa.ArrowInvalid as error:
         problem = str(error)  # which quotes rows: the error is neither shown nor chained
+    if "Empty CSV" in problem:  # a header without a line end
+        raise DataError(_NO_ROWS.format(path))
     if "UTF8" in problem:
         raise DataError(f"{path}: not UTF-8 text; save the table as CSV in UTF-8")
     fields = _FIELDS.search(problem)

@@ -23,6 +23,10 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "short.csv").write_text("\n".join(short))
     (tmp_path / "digits.csv").write_text(text)
     (tmp_path / "bare.csv").write_text("Anna,5,yes\n")
+    (tmp_path / "header.csv").write_text(short[0])
+    (tmp_path / "alike.csv").write_text("\n".join(short).replace("yes", "no"))
+    (tmp_path / "few.csv").write_text("\n".join(short[:4]))
+    (tmp_path / "ragged.csv").write_text("\n".join([*short, "Anna"]))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     return tmp_path
@@ -75,7 +79,7 @@ def test_a_table_that_settings_have_to_say_more_about(folder: Path) -> None:
         (("full",), r"full is not empty: 'mine.txt' is in the way, and nothing was written"),
         (("full", *OPTIONS), "full is not empty: 'mine.txt' is in the way"),
         (("x", "--data", "no.csv", "--target", "y"), "no.csv: no such file; --data names a CSV"),
-        (("x", "--data", "full", "--target", "y"), "full: no such file; --data names a CSV"),
+        (("x", "--data", "full", "--target", "y"), "full: is a folder; --data names a CSV"),
         (("x", *OPTIONS[:2]), "--data churn.csv needs --target, the column that is to be"),
         (("x", *OPTIONS[:2], "--subject", "note"), "--data churn.csv needs --target"),
         (("x", *OPTIONS[2:]), "--target, --subject tells of a table; name it, too: --data FILE"),
@@ -94,6 +98,14 @@ def test_a_table_that_settings_have_to_say_more_about(folder: Path) -> None:
         ),
         (("x", *OPTIONS[:4], "--subject", "churned"), "'churned': a column is named once"),
         (("x", *OPTIONS, "--task", "ranking"), "task: Input should be 'classification'"),
+        (("x", "--data", "header.csv", *OPTIONS[2:]), "header.csv: the table has no rows below"),
+        (("x", "--data", "alike.csv", *OPTIONS[2:]), "the target has one value in all 60 rows"),
+        (("x", "--data", "few.csv", *OPTIONS[2:]), "the target has 2 values in 3 rows, too many"),
+        (("x", "--data", "ragged.csv", *OPTIONS[2:]), "row 62 has 1 cells, but the header (row 1"),
+        (
+            ("x", "--data", "short.csv", "--target", "customer id"),
+            "dataset 'short' has no split with data.test_fraction 0.25",
+        ),
         (
             ("x", "--data", "digits.csv", *OPTIONS[2:]),
             "called 'digits', after digits.csv: that is a dataset of PUMA; rename the file",

@@ -337,10 +337,15 @@ REFUSED: dict[str, tuple[pd.DataFrame | str | bytes, dict[str, Any], str]] = {
     ),
     "no header": (
         f"{SECRET},7,7,yes\n" * 9, {},
-        r"none of the columns 'left', 'owner' is in the first line, which has 4 cells; it must",
+        r"none of the columns 'left', 'owner' is in the first line, which has 4 cells, 2 of",
+    ),
+    "no header, and a cell that is a column's name": (
+        f"{SECRET},7,7,left\n" * 9, {},
+        r"no column 'owner' is in the first line, which has 4 cells, 2 of them numbers; it must",
     ),
     "an empty file": ("", {}, r"table\.csv: the file is empty; its first line names the columns"),
     "blank lines alone": ("\n\n", {}, r"the file is empty"),
+    "a header without a line end": ("owner,age,left", {}, r"the table has no rows below its hea"),
     "a header alone": ("owner,age,left\n", {}, r"the table has no rows below its header"),
     "as many classes as rows": (
         rows().assign(left=[f"{SECRET}{row}" for row in range(N)]), {},

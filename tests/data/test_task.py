@@ -109,6 +109,61 @@ def test_numbers_that_cannot_be_learnt_are_refused(values: np.ndarray, match: st
         split_labelled("own", values, owners, None, task="regression", seed=0, test_fraction=0.25)
 
 
+@pytest.mark.parametrize("constant", [0.1, 1e9 + 0.1, -1 / 3])
+def test_a_constant_target_is_refused_though_its_mean_is_rounded(constant: float) -> None:
+    owners = [str(row) for row in range(120)]
+    with pytest.raises(DataError, match="the target has one value in all 90 training rows"):
+        split_labelled(
+            "own", np.full(120, constant), owners, None, task="regression", seed=0,
+            test_fraction=0.25,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        (np.arange(40) * 1e300, r"deviation inf in the 30 training rows, too large, too small or"),
+        (np.arange(40) * 1e-300, r"deviation 0 in the 30 training rows, .* in another unit, or"),
+        (1e18 + np.arange(40) * 128.0, r"mean is 1e\+18 and its deviation .* subtract a constant"),
+    ],
+)
+def test_a_target_that_double_precision_does_not_hold_is_refused(
+    values: np.ndarray, match: str
+) -> None:
+    owners = [str(row) for row in range(40)]
+    with pytest.raises(DataError, match=match):
+        split_labelled("own", values, owners, None, task="regression", seed=0, test_fraction=0.25)
+
+
+@pytest.mark.parametrize("unit", [1e9, 1e-9])
+def test_the_unit_of_a_target_does_not_matter(unit: float) -> None:
+    values = np.random.default_rng(0).normal(size=40)
+    owners = [str(row) for row in range(40)]
+    one, other = (
+        split_labelled("own", each, owners, None, task="regression", seed=0, test_fraction=0.25)
+        for each in (values, values * unit)
+    )
+    assert one.test.tolist() == other.test.tolist()
+    np.testing.assert_allclose(other.labels, one.labels, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "held_out"), [(5, 2), (8, 2), (10, 3), (12, 3), (16, 4)])
+def test_a_regression_of_few_people_is_split_without_quarters(rows: int, held_out: int) -> None:
+    owners = [str(row) for row in range(rows)]
+    found = split_labelled(
+        "own", np.arange(rows) / 3, owners, None, task="regression", seed=0, test_fraction=0.25
+    )
+    assert len(found.test) == held_out
+
+
+def test_rows_of_one_person_cannot_be_split() -> None:
+    with pytest.raises(DataError, match=r"all 8 rows that .* splits are one person's"):
+        split_labelled(
+            "own", np.arange(8) / 3, ["me"] * 8, None, task="regression", seed=0,
+            test_fraction=0.25,
+        )  # fmt: skip
+
+
 def test_one_logit_is_for_two_classes() -> None:
     labels, owners = list("abcabcabc"), [str(row) for row in range(9)]
     with pytest.raises(DataError, match="task: binary needs a target of two values, and this"):
