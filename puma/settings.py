@@ -40,6 +40,19 @@ def _pool_or_count(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("expected pool, or a number of models from 0 on") from None
 
 
+def _by_class(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Classes that are whole numbers need no quotes; and one message, as in _pool_or_count."""
+    if isinstance(value, dict):
+        value = {str(key) if type(key) is int else key: each for key, each in value.items()}
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            "expected balanced, or a finite weight > 0 by the name of each class, such as "
+            "{yes: 5, no: 1}; names such as true and 1.5 stand in quotes"
+        ) from None
+
+
 def _two_partitions_a_half(models: int) -> int:
     """Each half of a pool, of four models a partition, needs two partitions to compare."""
     if models == 8:
@@ -70,6 +83,10 @@ PROBLEMS = 10  # of params.yaml in one message
 INT64 = Field(lt=2**63)  # no larger number fits into a tensor
 Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
+ByClass = Annotated[
+    Literal["balanced"] | Annotated[dict[str, Positive], Field(min_length=1)],
+    WrapValidator(_by_class),
+]
 PoolOrCount = Annotated[
     Literal["pool"] | Annotated[int, Number, Field(ge=0), INT64], WrapValidator(_pool_or_count)
 ]
@@ -283,9 +300,7 @@ class TrainingSettings(Strict):
     learning_rate_schedule: Literal["constant", "one_cycle"] = "constant"
     batch_size: Count = 32
     weight_decay: NonNegative = 0.0
-    class_weights: Literal["balanced"] | dict[str, Positive] | None = Field(
-        default=None, exclude_if=operator.not_
-    )
+    class_weights: ByClass | None = Field(default=None, exclude_if=operator.not_)
     loop: Annotated[str, AfterValidator(_own_name)] | None = Field(
         default=None, exclude_if=operator.not_
     )
@@ -707,10 +722,15 @@ def load_settings(path: Path) -> Settings:
 def problems_of(error: ValidationError) -> str:
     """The wrong keys, at most ten, what is wrong with each, and the value found."""
     problems = [
-        f"{cut('.'.join(map(str, item['loc'])))}: {item['msg']} (got {shown(item['input'])})"
+        f"{cut('.'.join(map(str, item['loc'])))}: {_said(item)} (got {shown(item['input'])})"
         if item["loc"]
-        else item["msg"]  # of the whole file, which need not be repeated
+        else _said(item)  # of the whole file, which need not be repeated
         for item in error.errors()
     ]
     more = [f"and {len(problems) - PROBLEMS} more"] if len(problems) > PROBLEMS else []
     return "; ".join(problems[:PROBLEMS] + more)
+
+
+def _said(item: Any) -> str:
+    """What is wrong, without the framework's word for an error of ours."""
+    return str(item["msg"]).removeprefix("Value error, ")

@@ -545,3 +545,27 @@ def test_settings_of_a_dataset_that_cannot_be_used_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=rf"params\.yaml: {message}"):
         load(tmp_path, {"per_dataset": own})
+
+
+@pytest.mark.parametrize("classes", [{0: 1, 1: 5.5}, {"0": 1, "1": 5.5}])
+def test_weights_of_classes_that_are_numbers_need_no_quotes(
+    tmp_path: Path, classes: dict[Any, Any]
+) -> None:
+    found = load(tmp_path, {"training": {"class_weights": classes}}).training.class_weights
+    assert found == {"0": 1.0, "1": 5.5}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["Balanced", True, 3, [1, 2], {}, {"a": 0}, {"a": -1}, {"a": True}, {True: 1}, {0.5: 1}],
+)
+def test_what_weighs_no_classes_is_refused_in_one_sentence(tmp_path: Path, value: Any) -> None:
+    message = r"params\.yaml: training\.class_weights: expected balanced, or a finite weight > 0 by"
+    with pytest.raises(SettingsError, match=message) as caught:
+        load(tmp_path, {"training": {"class_weights": value}})
+    assert "; training" not in str(caught.value)
+
+
+def test_messages_of_ours_come_without_the_framework_s_words(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"params\.yaml: per_dataset names 'no', which is none"):
+        load(tmp_path, {"per_dataset": {"no": {}}})

@@ -134,6 +134,16 @@ def require_contract(name: str, model: nn.Module, features: Tensor, classes: int
         )
     if not found.isfinite().all():
         raise ModelError(f"model {name!r} returned NaN or infinite logits, untrained; {wanted}")
+    if alone.shape != (1, classes):
+        raise ModelError(
+            f"model {name!r} returned shape {tuple(alone.shape)} for one row alone; {wanted}: take "
+            "out squeeze() without a dimension"
+        )
+    if classes > 1 and bool((found >= 0).all()) and torch.allclose(found.sum(1), found.new_ones(1)):
+        raise ModelError(
+            f"model {name!r} returned probabilities, which sum to 1 for each row; {wanted}: take "
+            "out the softmax, which the loss applies"
+        )
     if not torch.equal(found, again):
         raise ModelError(
             f"model {name!r} returned other logits for the same rows the second time: it draws in "

@@ -32,6 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from puma.data.base import Examples
 from puma.errors import ModelError
+from puma.models.predictions import outputs
 from puma.models.weights import weights_digest
 from puma.project.user_code import code_digest, importable_from, imported
 from puma.settings import TrainingSettings
@@ -41,7 +42,8 @@ FEW = 64  # rows on which the loop is tried
 CALL = "(model, features, labels, settings, seed)"
 
 _Run = Callable[[nn.Module, Examples, TrainingSettings], Any]
-_repeatable: set[tuple[bytes, str]] = set()  # loops, by their code, and the networks they trained
+# Loops, by their names and code, and the networks that they trained.
+_repeatable: set[tuple[str, bytes, str]] = set()
 
 
 def loop_digest(settings: TrainingSettings) -> str | None:
@@ -93,7 +95,7 @@ def train_by_loop(
         returned = run(model, examples, settings)
     finally:
         hook.remove()
-    return _losses(name, returned), steps
+    return _losses(name, returned, settings.epochs), steps
 
 
 def _refuse_other_arguments(name: str, function: Any) -> None:
@@ -163,7 +165,7 @@ def _require_repeatable(
     name: str, run: _Run, model: nn.Module, examples: Examples, settings: TrainingSettings
 ) -> None:
     """Try the loop twice on a few rows for one epoch, once in a process for each network."""
-    key = (code_digest(name, "training.loop", FORM, ModelError), repr(model))
+    key = (name, code_digest(name, "training.loop", FORM, ModelError), repr(model))
     if key in _repeatable:
         return
     places = torch.linspace(0, len(examples) - 1, min(FEW, len(examples))).round().long()
@@ -192,10 +194,25 @@ def _require_repeatable(
             "PyTorch, NumPy and Python, which are seeded, or from the argument seed, and keep "
             "nothing from one call to the next"
         )
+    _require_plain(name, twice[0], copy.deepcopy(model), few)
     _repeatable.add(key)
 
 
-def _losses(name: str, returned: Any) -> tuple[float, ...]:
+@torch.no_grad()
+def _require_plain(name: str, trained: nn.Module, given: nn.Module, few: Examples) -> None:
+    """Raise ModelError unless weights are all that the loop changed: they alone are stored."""
+    given.load_state_dict(trained.state_dict())
+    found, expected = (outputs(model.eval(), few.features) for model in (trained, given))
+    if not torch.equal(found, expected):
+        raise ModelError(
+            f"training.loop {name!r} left another network: it gives other outputs than the given "
+            "one with the same weights and buffers, tried on "
+            f"{len(few)} rows; take out hooks, replaced methods and changed attributes when the "
+            "training ends, for only weights and buffers are stored"
+        )
+
+
+def _losses(name: str, returned: Any, epochs: int) -> tuple[float, ...]:
     if returned is None:
         return ()
     try:
@@ -209,6 +226,12 @@ def _losses(name: str, returned: Any) -> tuple[float, ...]:
         raise ModelError(
             f"training.loop {name!r} returned a loss that is NaN or infinite: the training "
             "diverged; lower its learning rate"
+        )
+    if len(losses) > epochs:
+        raise ModelError(
+            f"training.loop {name!r} returned {len(losses)} losses for {epochs} epochs; honour "
+            "settings.epochs, since some models are trained for fewer, and return the mean loss "
+            "of each epoch"
         )
     return losses
 

@@ -210,6 +210,8 @@ def test_kwargs_of_params_yaml_are_arguments_of_the_model(
         ("self.layer(x).T[:2].T", r"returned shape \(3, 2\) of .* \(B, 6\) to \(B, 3\) finite"),
         ("self.layer(x).argmax(1, keepdim=True).expand(-1, 3)", "returned shape .* of torch.int64"),
         ("(self.layer(x), x)", "returned tuple, no tensor; a model of your own maps a batch"),
+        ("self.layer(x).squeeze()", r"returned shape \(3,\) for one row alone; .*take out squeeze"),
+        ("self.layer(x).softmax(1)", "returned probabilities, which sum to 1 .*out the softmax"),
         ("self.layer(x) / 0", "returned NaN or infinite logits, untrained"),
         ("nn.functional.dropout(self.layer(x))", "returned other logits for the same rows the sec"),
         ("self.layer(x - x.mean(0))", "returned other logits for a row alone than .*statistics"),

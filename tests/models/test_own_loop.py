@@ -130,6 +130,18 @@ def test_the_global_random_states_are_seeded_and_put_back(own: Callable[..., str
         ("model.weight.data += 1; return 0.3", "returned float; return the mean loss of each"),
         ("model.weight.data += 1; return ['a']", "returned list; return the mean loss of each"),
         (
+            "model.weight.data += 1; model.register_forward_hook(lambda m, rows, found: found + 1)",
+            "left another network: it gives other outputs than the given one with the same weight",
+        ),
+        (
+            "model.weight.data += 1; model.forward = lambda rows: rows * 2",
+            "left another network: it gives other outputs than the given one with the same weight",
+        ),
+        (
+            "model.weight.data += 1; return [0.3] * 7",
+            r"returned 7 losses for \d epochs; honour settings.epochs, since some models are",
+        ),
+        (
             "model.weight.data += 1; return [1.0, float('inf')]",
             "returned a loss that is NaN or infinite: the training diverged",
         ),
@@ -142,6 +154,22 @@ def test_what_breaks_the_contract_is_refused_by_name(
     name = own(f"{head}def loop(model, features, labels, settings, seed):\n    {body}\n")
     with pytest.raises(ModelError, match=rf"^training\.loop '{name}' {problem}"):
         fit(name)
+
+
+def test_each_loop_of_a_module_is_tried(own: Callable[..., str]) -> None:
+    loop = own(
+        """
+        def loop(model, features, labels, settings, seed):
+            model.weight.data += 1
+
+        def idle(model, features, labels, settings, seed):
+            pass
+        """
+    )
+    fit(loop)
+    idle = loop.replace(":loop", ":idle")
+    with pytest.raises(ModelError, match=f"'{idle}' left the weights as they were"):
+        fit(idle)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,19 @@ SHARP = {
 CODE = """
 def spread(logits, labels):
     return logits.diff(dim=1).square().mean()
+
+def greedy(logits, labels):
+    found = spread(logits, labels)
+    labels.zero_()
+    logits.data.zero_()
+    return found
+
+calls = 0
+
+def counting(logits, labels):
+    global calls
+    calls += 1
+    return logits.mean() + calls
 """
 
 
@@ -413,3 +426,27 @@ def test_a_regression_keeps_its_own_loss_of_a_group():
     assert (change.before, change.after) == pytest.approx(tuple(halves), rel=1e-5)
     assert 0 < abs(change.drift) <= 0.004
     assert abs(removal.preserved[2].drift) <= 0.02
+
+
+def test_a_criterion_that_changes_over_time_is_refused(
+    promised: Trained, spread: dict[str, object]
+) -> None:
+    entry = {**spread, "criterion": "spreading:counting"}
+    method = PUMA(**SHARP, reference_models=0, preserve=[entry])
+    with pytest.raises(SettingsError, match=r"counting of the original is .* the second time, for"):
+        method.remove(promised, request(promised), progress=False)
+
+
+def test_a_criterion_that_writes_into_its_arguments_changes_no_data(
+    promised: Trained, spread: dict[str, object]
+) -> None:
+    before = promised.dataset.train.labels.clone()
+    removals = [
+        PUMA(**SHARP, reference_models=0, preserve=[{**spread, "criterion": name}]).remove(
+            promised, request(promised), progress=False
+        )
+        for name in ("spreading:spread", "spreading:greedy")
+    ]
+    assert torch.equal(promised.dataset.train.labels, before)
+    one, other = (each.preserved[1] for each in removals)
+    assert (other.before, other.after) == (one.before, one.after)

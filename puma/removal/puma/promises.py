@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from puma.data.base import Dataset
 from puma.errors import SettingsError
-from puma.influence import Criterion, FlatModel, preserved_criterion
+from puma.influence import Criterion, FlatModel, OwnFunction, preserved_criterion
 from puma.removal.base import Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PreservedCriterion
+
+REPEATS = 1e-6  # how near each other a criterion of the user's own is, computed twice
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def promises(
         seed: Of the samples.
 
     Raises:
-        SettingsError: A criterion cannot be made, or is not finite.
+        SettingsError: A criterion cannot be made, or is not finite, or not the same twice.
         DataError: There is no such group, or too few people are in it or outside of it.
     """
     found = []
@@ -75,6 +78,14 @@ def promises(
             raise SettingsError(
                 f"puma.preserve: {each.title} of the original is {before}; keep a criterion "
                 "that is finite"
+            )
+        own = isinstance(criterion, OwnFunction)
+        again = criterion.value(flat, flat.vector) if own else before
+        if not math.isclose(again, before, rel_tol=REPEATS, abs_tol=REPEATS * each.budget):
+            raise SettingsError(
+                f"puma.preserve: {each.title} of the original is {before:.6g}, and {again:.6g} "
+                "the second time, for the same rows; keep a criterion that draws nothing, and "
+                "keeps nothing from one call to the next"
             )
         found.append(Promise(each.title, criterion, each.budget, before))
     return tuple(found)
