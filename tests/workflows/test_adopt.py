@@ -304,7 +304,9 @@ def test_probabilities_are_refused(workspace: Workspace) -> None:
     (workspace.root / "adopted_net.py").write_text(code)
     amend(workspace, model={"name": "adopted_net:Net"})
     registered(workspace, state(trained(workspace).state_dict()))
-    refused(workspace, ModelError, r"returns probabilities \(each row sums to 1\).*logits")
+    refused(
+        workspace, ModelError, r"'adopted_net:Net' returned probabilities, which sum to 1 .*logits"
+    )
 
 
 @pytest.mark.slow
