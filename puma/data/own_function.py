@@ -100,7 +100,7 @@ def own_function(
 
 
 def _features(function: str, given: Any) -> torch.Tensor:
-    """(n, ...) float32 or float64; whole numbers, such as token ids, as float32."""
+    """(n, ...) float32 or float64; whole numbers, and truth values, as float32."""
     try:
         features = given if isinstance(given, torch.Tensor) else torch.as_tensor(np.asarray(given))
     except (TypeError, ValueError, RuntimeError):
@@ -115,6 +115,8 @@ def _features(function: str, given: Any) -> torch.Tensor:
         )
     if features.dtype in (torch.float32, torch.float64):
         return features
+    if features.dtype == torch.bool:
+        return features.to(torch.float32)
     if features.is_complex() or (features.numel() and int(features.abs().max()) > EXACT):
         raise DataError(
             f"source {function!r} returned {features.dtype} features that 32-bit floating point "
@@ -139,7 +141,7 @@ def _labels(function: str, given: Sequence[Any] | np.ndarray | torch.Tensor) -> 
 
 def _numbers(function: str, given: Sequence[Any] | np.ndarray | torch.Tensor) -> np.ndarray:
     """(n,) float64 labels of a regression."""
-    labels = given.numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    labels = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
     if labels.ndim != 1 or labels.dtype.kind not in "iuf":
         raise DataError(
             f"source {function!r} returned labels of shape {labels.shape} of {labels.dtype}; a "

@@ -141,6 +141,19 @@ def test_what_the_function_raises_is_passed_on(tmp_path: Path) -> None:
         load(tmp_path, "def load(): return 1 / 0")
 
 
+def test_truth_values_and_tensors_with_gradients_are_numbers_too(tmp_path: Path) -> None:
+    code = """
+        import torch
+        def load(): return pixels > 5, torch.arange(float(n), requires_grad=True), owners
+    """
+    module(tmp_path, textwrap.dedent(code), "own_truth")
+    source = SourceSettings(source="own_truth:load", task="regression")
+    data = load_dataset("truth", source=source, root=tmp_path, test_fraction=0.5)
+    assert data.train.features.dtype == torch.float32
+    assert data.train.features.unique().tolist() == [0.0, 1.0]
+    assert not data.train.labels.requires_grad
+
+
 def test_a_function_may_return_the_numbers_of_a_regression(tmp_path: Path) -> None:
     module(tmp_path, "def load(): return pixels, [k / 3 for k in range(n)], owners", "own_numbers")
     source = SourceSettings(source="own_numbers:load", task="regression")
