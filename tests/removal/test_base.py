@@ -120,11 +120,23 @@ from puma.removal import PUMA
 from puma.requests.deletion_set import DeletionSet
 rows = Examples.of(torch.eye(4), torch.tensor([0, 1, 0, 1]))
 data = Dataset("toy", rows, rows, ("a", "b"))
-before = set(sys.modules)
-method = PUMA(budget=1.0, reference_models=1)
+new = set()
+
+def watched(call):
+    def run(*args, **options):
+        before = set(sys.modules)
+        found = call(*args, **options)
+        new.update(set(sys.modules) - before)
+        return found
+    return run
+
+class Watched(PUMA):
+    _train, _patch = watched(PUMA._train), watched(PUMA._patch)
+
+method = Watched(budget=1.0, reference_models=1)
 trained = method.fit(torch.nn.Linear(4, 2), data, progress=False)
 method.remove(trained, DeletionSet.of(["0"], data), progress=False)
-print(sorted(name for name in set(sys.modules) - before if name.startswith("torch")))
+print(sorted(name for name in new if name.startswith("torch")))
 """
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -72,6 +72,13 @@ def test_an_interrupted_removal_is_quiet_and_leaves_nothing(own: Workspace, tmp_
     }
 
 
+def _command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return ""
+
+
 def _workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The two processes of the pool, as soon as they are there."""
     latest = time.monotonic() + 120
@@ -79,7 +86,7 @@ def _workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
         found = [
             each
             for each in psutil.Process(process.pid).children(recursive=True)
-            if "spawn_main" in " ".join(each.cmdline())
+            if "popen_loky" in _command_of(each)
         ]
         if len(found) == 2:
             return found
