@@ -24,6 +24,7 @@ from puma.project.workspace import Workspace
 from puma.registry import open_store
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
+from tests.command import completed
 
 pytestmark = pytest.mark.slow
 
@@ -59,9 +60,7 @@ def run(
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
     environment.pop("MLFLOW_TRACKING_URI", None)
-    done = subprocess.run(
-        command, cwd=workspace.root, env=environment, capture_output=True, text=True, timeout=500
-    )
+    done = completed(command, workspace.root, environment)
     assert done.returncode in codes, done.stdout + done.stderr
     return done
 

@@ -11,6 +11,8 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.command import completed
+
 ROOT = Path(__file__).parents[1]
 # What the wheel is made from: git's files, without building in the working tree.
 SOURCES = (
@@ -43,10 +45,7 @@ class Installation:
         self, command: str, folder: Path, *, codes: tuple[int, ...] = (0,)
     ) -> subprocess.CompletedProcess[str]:
         """Run a line of a shell in ``folder``."""
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=folder, env=self.environment, capture_output=True, text=True, timeout=500,
-        )  # fmt: skip
+        done = completed(["bash", "-c", command], folder, self.environment)
         assert done.returncode in codes, f"{command}\n{done.stdout}{done.stderr}"
         return done
 
