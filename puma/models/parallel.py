@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import joblib
 import torch
 from joblib.externals.loky import reusable_executor
-from joblib.externals.loky.backend import resource_tracker
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.parallel import get_active_backend
 
 from puma.errors import SettingsError
@@ -66,7 +67,9 @@ def run_all(
             initializer=_belong_to,
             initargs=(os.getpid(),),
         )
-        resource_tracker.ensure_running()  # lets interrupts through while it starts
+        # Now: each lets interrupts through when it has started, and the processes must get none.
+        multiprocessing.resource_tracker.ensure_running()
+        loky_tracker.ensure_running()
         with _processes_ended():
             yield from _results(parallel, function, tasks)
 
@@ -144,11 +147,15 @@ def _results(
 @contextmanager
 def _processes_ended() -> Iterator[None]:
     """End the processes of the pool; joblib would keep them for five minutes, and their memory."""
+    interrupted = True
     try:
         yield
+        interrupted = False
     finally:
         if reusable_executor._executor is not None:
-            reusable_executor._executor.terminate(kill_workers=True)
+            # By a signal only then: a process that is killed while it ends leaves its semaphore to
+            # the tracker, which says so.
+            reusable_executor._executor.terminate(kill_workers=interrupted)
 
 
 @contextmanager
