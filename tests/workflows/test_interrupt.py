@@ -89,6 +89,7 @@ def _workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
             if "popen_loky" in _command_of(each)
         ]
         if len(found) == 2:
+            time.sleep(5)  # until both have started: before that, joblib's threads may complain
             return found
         time.sleep(0.02)
     process.kill()
