@@ -62,7 +62,8 @@ def test_an_interrupted_removal_is_quiet_and_leaves_nothing(own: Workspace, tmp_
             os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode, output) == (130, ""), errors
     assert "Traceback" not in errors
-    assert errors.endswith("\npuma: interrupted; the same command completes what was begun\n")
+    # After it, the tracker of killed processes may say that it cleans up their semaphores.
+    assert "\npuma: interrupted; the same command completes what was begun\n" in errors
     psutil.wait_procs(workers, timeout=20)
     assert not any(each.is_running() for each in workers)
     assert len(list_versions(open_store(own), DATASET)) == before
