@@ -520,14 +520,14 @@ class AuditSettings(Strict):
 
 
 class EngineSettings(Strict):
-    """Where models are trained that cannot be trained in lockstep: a backend of joblib.
+    """Where models are trained that cannot be trained in lockstep.
 
-    loky: processes of this machine. dask, ray: a cluster, whose workers have PUMA, the own code and
-    the files of the data at the same paths. address: of its scheduler, such as
+    local: processes of this machine. dask, ray: by joblib on a cluster, whose workers have PUMA and
+    the own code. address: of its scheduler, such as
     ``tcp://10.0.0.1:8786``; for Ray, null is the cluster that this machine belongs to.
     """
 
-    backend: Literal["loky", "dask", "ray"] = "loky"
+    backend: Literal["local", "dask", "ray"] = "local"
     address: str | None = None
 
     @model_validator(mode="after")
@@ -537,9 +537,9 @@ class EngineSettings(Strict):
                 "engine.address is null, and dask needs that of its scheduler, such as "
                 "tcp://10.0.0.1:8786"
             )
-        if self.backend == "loky" and self.address is not None:
+        if self.backend == "local" and self.address is not None:
             raise ValueError(
-                f"engine.address is {self.address!r}, but loky runs on this machine; set "
+                f"engine.address is {self.address!r}, but local is this machine; set "
                 "engine.backend to dask or ray, or the address to null"
             )
         return self

@@ -1,30 +1,30 @@
-"""The same function over many tasks, by joblib: in processes of one thread each, or a cluster's."""
+"""The same function over many tasks: in processes of one thread each, or by joblib on a cluster."""
 
 from __future__ import annotations
 
+import gc
 import importlib
-import multiprocessing.resource_tracker
+import multiprocessing
 import os
 import pickle
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 import joblib
 import torch
-from joblib.externals.loky import reusable_executor
-from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.parallel import get_active_backend
 
 from puma.errors import SettingsError
 from puma.settings import EngineSettings
 
 T = TypeVar("T")
-LOCAL = "LokyBackend"  # joblib's default
+DEFAULT = "LokyBackend"  # joblib's, where nobody chose another one
 ANSWER_WITHIN = 10  # seconds
 
 
@@ -46,42 +46,57 @@ def run_all(
     early, ends the processes at once; they ignore an interrupt themselves.
 
     Within :func:`running_on` or ``joblib.parallel_config(backend=...)`` every task is sent there
-    instead, whatever ``jobs``.
+    instead, whatever ``jobs``. Loky, joblib's default, does not serve for this machine: after an
+    interrupt its threads and trackers print their own messages.
 
     Yields:
         (place of the task, result), as each is done.
     """
     backend, _ = get_active_backend()
-    if type(backend).__name__ != LOCAL:
+    if type(backend).__name__ != DEFAULT:
         # Ray's gives no results before the last one is there.
         how = "generator_unordered" if backend.supports_return_generator else "list"
-        yield from _results(joblib.Parallel(n_jobs=-1, return_as=how), function, tasks)
-    elif min(jobs, len(tasks)) <= 1:
+        yield from _sent(joblib.Parallel(n_jobs=-1, return_as=how), function, tasks)
+        return
+    if min(jobs, len(tasks)) <= 1:
         for place, task in enumerate(tasks):
             yield place, _one_thread(function, task)
-    else:
-        parallel = joblib.Parallel(
-            n_jobs=min(jobs, len(tasks)),
-            return_as="generator_unordered",
-            batch_size=1,
-            initializer=_belong_to,
-            initargs=(os.getpid(),),
-        )
-        # Now: each lets interrupts through when it has started, and the processes must get none.
-        multiprocessing.resource_tracker.ensure_running()
-        loky_tracker.ensure_running()
-        with _processes_ended():
-            yield from _results(parallel, function, tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with (
+        _resource_tracker_ended(),
+        ProcessPoolExecutor(
+            min(jobs, len(tasks)), mp_context=context, initializer=_belong_to_parent
+        ) as pool,
+    ):
+        others = set(multiprocessing.active_children())
+        try:
+            with _interrupts_blocked():  # the processes are started here, and inherit it
+                # As bytes: a tensor would be sent as an open file, by a socket whose path a long
+                # TMPDIR makes too long, and many of them as too many open files.
+                places = {
+                    pool.submit(_unpickled, pickle.dumps((function, task))): place
+                    for place, task in enumerate(tasks)
+                }
+            for future in as_completed(places):
+                yield places[future], pickle.loads(future.result())
+        except (KeyboardInterrupt, GeneratorExit):
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
+        finally:
+            # Waits, too: a process of the pool that outlives this one keeps it from ending.
+            pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def running_on(engine: EngineSettings) -> Iterator[None]:
-    """Send what :func:`run_all` is asked for to ``engine``; "loky" leaves it where it was sent.
+    """Send what :func:`run_all` is asked for to ``engine``; "local" leaves it where it was sent.
 
     Raises:
         SettingsError: The engine is not installed, or does not answer at the address.
     """
-    if engine.backend == "loky":
+    if engine.backend == "local":
         yield
         return
     with ExitStack() as opened:
@@ -90,12 +105,12 @@ def running_on(engine: EngineSettings) -> Iterator[None]:
         except ImportError as error:
             raise SettingsError(
                 f"engine.backend is {engine.backend}, which is not installed here ({error}); "
-                f"pip install 'puma-unlearning[{engine.backend}]', or set it to loky"
+                f"pip install 'puma-unlearning[{engine.backend}]', or set it to local"
             ) from error
         except (OSError, ConnectionError, TimeoutError) as error:
             raise SettingsError(
                 f"engine.address: no {engine.backend} answers at {engine.address!r} "
-                f"({type(error).__name__}); start one there, or set engine.backend to loky"
+                f"({type(error).__name__}); start one there, or set engine.backend to local"
             ) from error
         with joblib.parallel_config(engine.backend, **options):
             yield
@@ -122,17 +137,13 @@ def _open_ray(address: str | None, opened: ExitStack) -> dict[str, Any]:
 _OPEN = {"dask": _open_dask, "ray": _open_ray}
 
 
-def _results(
+def _sent(
     parallel: joblib.Parallel, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]
 ) -> Generator[tuple[int, T], None, None]:
-    # As bytes: a tensor would be sent as an open file, by a socket whose path a long TMPDIR makes
-    # too long, and many of them as too many open files.
-    calls = (
-        joblib.delayed(_unpickled)(place, pickle.dumps((function, task)))
+    results = parallel(
+        joblib.delayed(_placed)(place, pickle.dumps((function, task)))
         for place, task in enumerate(tasks)
     )
-    with _interrupts_blocked():  # the processes are started here, and inherit it
-        results = parallel(calls)
     try:
         for place, result in results:
             yield place, pickle.loads(result)
@@ -145,17 +156,20 @@ def _results(
 
 
 @contextmanager
-def _processes_ended() -> Iterator[None]:
-    """End the processes of the pool; joblib would keep them for five minutes, and their memory."""
-    interrupted = True
+def _resource_tracker_ended() -> Iterator[None]:
+    """End the helper process that ``multiprocessing`` starts, unless it ran before.
+
+    It ignores SIGTERM. A Jupyter kernel that exits ends its children first, waits for this one
+    until it is killed itself, and leaves its temporary folders behind.
+    """
+    tracker = resource_tracker._resource_tracker
+    ran = tracker._fd is not None  # type: ignore[attr-defined]
     try:
         yield
-        interrupted = False
     finally:
-        if reusable_executor._executor is not None:
-            # By a signal only then: a process that is killed while it ends leaves its semaphore to
-            # the tracker, which says so.
-            reusable_executor._executor.terminate(kill_workers=interrupted)
+        if not ran:
+            gc.collect()  # of the pool's semaphores, each of which tells the tracker
+            tracker._stop()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -171,7 +185,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _belong_to(parent: int) -> None:
+def _belong_to_parent() -> None:
     """Leave interrupts to the parent of this process of a pool, and end when that is killed.
 
     Else an interrupt prints a traceback for each process, and one without a parent would wait for
@@ -180,16 +194,20 @@ def _belong_to(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
     threading.Thread(target=end, daemon=True).start()
 
 
-def _unpickled(place: int, call: bytes) -> tuple[int, bytes]:
+def _placed(place: int, call: bytes) -> tuple[int, bytes]:
+    return place, _unpickled(call)
+
+
+def _unpickled(call: bytes) -> bytes:
     function, task = pickle.loads(call)
-    return place, pickle.dumps(_one_thread(function, task))
+    return pickle.dumps(_one_thread(function, task))
 
 
 def _one_thread(function: Callable[..., T], task: tuple[Any, ...]) -> T:
