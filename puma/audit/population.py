@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,8 @@ def train_models(
     )
     size = LOCKSTEP if together else 1
     fit = _fit_together if together else partial(_fit_one_or_resume, resume)
-    tasks = [
-        (
+    groups = [
+        _Group(
             dataset,
             members[start : start + size],
             trainer,
@@ -133,7 +134,7 @@ def train_models(
     grams: list[Array] = []
     with (
         tqdm(total=len(members), desc=label, unit="model", disable=not progress) as bar,
-        closing(run_all(fit, tasks, jobs=jobs)) as done,
+        closing(run_all(fit, [(group,) for group in groups], jobs=jobs)) as done,
     ):
         for place, found in done:
             for line, (margins, right, gram) in enumerate(found, start=place * size):
@@ -144,40 +145,43 @@ def train_models(
     return Population(values, correct, members), np.mean(grams, 0) if grams else None
 
 
-def _fit_together(
-    dataset: Dataset,
-    members: Mask,
-    trainer: RemovalMethod,
-    settings: ModelSettings,
-    seeds: list[int],
-    kernels: list[bool],
-) -> list[_Applied]:
-    models = [build_model(settings, dataset, seed=seed) for seed in seeds]
-    rows = [torch.from_numpy(line).nonzero()[:, 0] for line in members]
-    train_many(models, dataset.rows, rows, trainer.training, seeds=seeds, progress=False)
-    return [_applied(*each, dataset) for each in zip(models, kernels, strict=True)]
+@dataclass(frozen=True)
+class _Group:
+    """The models that one task trains: several in lockstep, or a single one."""
+
+    dataset: Dataset
+    members: Mask
+    trainer: RemovalMethod
+    model: ModelSettings
+    seeds: list[int]
+    kernels: list[bool]
+
+    @property
+    def digest(self) -> str:
+        """Of all that the models depend on, but for code."""
+        made_from = (
+            self.dataset.digest,
+            self.trainer.model_dump_json(),
+            self.model.model_dump_json(),
+            json.dumps([self.seeds, self.kernels]),
+        )
+        return sha256(self.members.tobytes(), *(each.encode() for each in made_from))
 
 
-def _fit_one_or_resume(
-    resume: Path | None,
-    dataset: Dataset,
-    members: Mask,
-    trainer: RemovalMethod,
-    settings: ModelSettings,
-    seeds: list[int],
-    kernels: list[bool],
-) -> list[_Applied]:
+def _fit_together(group: _Group) -> list[_Applied]:
+    data = group.dataset
+    models = [build_model(group.model, data, seed=seed) for seed in group.seeds]
+    rows = [torch.from_numpy(line).nonzero()[:, 0] for line in group.members]
+    train_many(models, data.rows, rows, group.trainer.training, seeds=group.seeds, progress=False)
+    return [_applied(*each, data) for each in zip(models, group.kernels, strict=True)]
+
+
+def _fit_one_or_resume(resume: Path | None, group: _Group) -> list[_Applied]:
     if resume is None:
-        return _fit_one(dataset, members, trainer, settings, seeds, kernels)
-    made_from = (
-        dataset.digest,
-        trainer.model_dump_json(),
-        settings.model_dump_json(),
-        json.dumps([seeds, kernels]),
-    )
-    path = resume / f"{sha256(members.tobytes(), *(each.encode() for each in made_from))}.npz"
+        return _fit_one(group)
+    path = resume / f"{group.digest}.npz"
     if not path.exists():
-        ((margins, correct, gram),) = _fit_one(dataset, members, trainer, settings, seeds, kernels)
+        ((margins, correct, gram),) = _fit_one(group)
         parts: dict[str, Any] = {"margins": margins, "correct": correct}
         if gram is not None:
             parts["gram"] = gram
@@ -187,20 +191,14 @@ def _fit_one_or_resume(
         return [(stored["margins"], stored["correct"], stored.get("gram"))]
 
 
-def _fit_one(
-    dataset: Dataset,
-    members: Mask,
-    trainer: RemovalMethod,
-    settings: ModelSettings,
-    seeds: list[int],
-    kernels: list[bool],
-) -> list[_Applied]:
-    (member,), (seed,), (kernel,) = members, seeds, kernels
-    seen = dataset.rows.subset(torch.from_numpy(member))
-    data = Dataset(dataset.name, seen, dataset.test, dataset.classes)
-    model = build_model(settings, dataset, seed=seed)
-    own = trainer.model_copy(update={"seed": seed})
-    return [_applied(own.fit(model, data, progress=False).predictor, kernel, dataset)]
+def _fit_one(group: _Group) -> list[_Applied]:
+    (member,), (seed,), (kernel,) = group.members, group.seeds, group.kernels
+    whole = group.dataset
+    seen = whole.rows.subset(torch.from_numpy(member))
+    data = Dataset(whole.name, seen, whole.test, whole.classes)
+    model = build_model(group.model, whole, seed=seed)
+    own = group.trainer.model_copy(update={"seed": seed})
+    return [_applied(own.fit(model, data, progress=False).predictor, kernel, whole)]
 
 
 def _applied(model: nn.Module, kernel: bool, dataset: Dataset) -> _Applied:
