@@ -35,15 +35,15 @@ def source(dataset: DatasetName) -> None:
     """Note what a dataset and its request are made from, and its model, training and methods.
 
     The pipeline's stage `source`: a changed file or setting reruns the stages of its own dataset,
-    alone. Of your own data, network and training it notes digests. In a project that does not hold
-    PUMA's source, also which PUMA is installed: another one reruns all.
+    alone. Of your own data, network and training it notes digests, and of the code that each
+    stage runs: another PUMA reruns the stages that it changed.
     """
     workspace = project_of(dataset)
     settings = workspace.settings.for_dataset(dataset)
     own = settings.sources.get(dataset)
-    from puma.project.creation import installed
     from puma.project.files import write_json
     from puma.project.own_data import require_known, source_digest
+    from puma.project.stage_code import stage_code
 
     require_known(dataset, own)
     content = None if own is None else source_digest(own, workspace.root)
@@ -54,13 +54,14 @@ def source(dataset: DatasetName) -> None:
         if name in type(settings).model_fields
     }
     notes = {name: {"settings": values, "code": _code(values)} for name, values in groups.items()}
+    for stage, modules in stage_code(workspace).items():
+        write_json(workspace.code_record(dataset, stage), modules)
     for name, note in notes.items():
         write_json(workspace.resolved(dataset, name), note)
     write_json(workspace.resolved(dataset, "groups"), {"groups": settings.puma.groups})
     write_json(workspace.request_record(dataset), {"request": _request_digest(workspace, dataset)})
     target = workspace.source_record(dataset)
-    made_by = {} if workspace.holds_puma else {"puma": installed()}
-    write_json(target, {"source": described, "sha256": content, **made_by})
+    write_json(target, {"source": described, "sha256": content})
     origin = "PUMA's own" if own is None else f"{own.source or own.path}, SHA-256 {content}"
     typer.echo(f"{dataset}: {origin}; written to {target.relative_to(workspace.root)}")
 

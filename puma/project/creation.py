@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import io
 import os
 import re
@@ -16,7 +14,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -132,49 +129,16 @@ def require_room(folder: Path, inside: Path | None = None) -> None:
         )
 
 
-def installed() -> dict[str, str]:
-    """The version of PUMA that runs, and the SHA-256 of its files but for the template."""
-    package = TEMPLATE.parent
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        if path.suffix in (".py", ".csv") and not path.is_relative_to(TEMPLATE):
-            digest.update(path.relative_to(package).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return {"version": version("puma-unlearning"), "sha256": digest.hexdigest()}
-
-
 def project_files(dataset: str, table: OwnTable | None = None) -> dict[str, str]:
     """The content of every file of a new project, by its path."""
     files = {
         target: (TEMPLATE / name).read_text(encoding="utf-8") for name, target in _targets().items()
     }
     files["README.md"] = files["README.md"].replace("DATASET", dataset)
-    files["dvc.yaml"] = pipeline_of_a_wheel(files["dvc.yaml"])
     files[ROOT_MARK] = _settings(files[ROOT_MARK], dataset, table)
     if table is not None and table.inside is not None and table.inside.parts[0] != _TABLES:
         files[".gitignore"] += f"/{_escaped(table.path)}\n"
     return files
-
-
-@functools.cache
-def pipeline_of_a_wheel(pipeline: str) -> str:
-    """``pipeline``, a dvc.yaml of PUMA's repository, for a project that has no source of PUMA.
-
-    Stages depend on what ``puma source`` writes, which names the installed version, where they
-    depended on PUMA's own files. A stage of no dataset looks every time.
-    """
-    yaml, stages = _round_trip(pipeline)
-    for stage in stages["stages"].values():
-        places = [at for at, path in enumerate(stage["deps"]) if path.startswith("puma/")]
-        for at in reversed(places):
-            del stage["deps"][at]
-        source = "artifacts/${item.dataset}/source.json"
-        known = {*stage["deps"], *(out for out in stage["outs"] if isinstance(out, str))}
-        if places and source not in known and "dataset" in stage.get("matrix", ()):
-            stage["deps"].insert(places[0], source)
-        if not stage["deps"]:
-            del stage["deps"]
-    return _dumped(yaml, stages)
 
 
 def _settings(params: str, dataset: str, table: OwnTable | None) -> str:

@@ -77,14 +77,13 @@ class Workspace:
         folder = self.settings.data.folder
         return None if folder is None else self.root / Path(folder).expanduser()
 
-    @property
-    def holds_puma(self) -> bool:
-        """Whether PUMA's source lies here, so that the stages can depend on it."""
-        return (self.root / "puma" / "__init__.py").is_file()
-
     def source_record(self, dataset: str) -> Path:
         """What ``dataset`` is made from, by which DVC sees a change of the user's own data."""
         return self.artifacts(dataset) / "source.json"
+
+    def code_record(self, dataset: str, stage: str) -> Path:
+        """The digests of the code that ``stage`` runs, by which DVC sees that it changed."""
+        return self.artifacts(dataset) / "code" / f"{stage}.json"
 
     def request_record(self, dataset: str) -> Path:
         """A keyed digest of the request's file, by which DVC sees that it changed."""
@@ -153,13 +152,18 @@ class Workspace:
         """Models trained as ``original`` is, "with" the rows of the request or "without" them."""
         return self.artifacts(dataset) / "references" / original / f"{kind}.npz"
 
+    @property
+    def lineage(self) -> Path:
+        """The folder of all model records and audits."""
+        return self._stages / "lineage"
+
     def model_record(self, dataset: str, version: str) -> Path:
         """What ``version`` is and where it came from."""
-        return self._stages / "lineage" / dataset / f"{version}.json"
+        return self.lineage / dataset / f"{version}.json"
 
     def audit(self, dataset: str, version: str) -> Path:
         """Which model and which request the metrics of ``version`` were measured on."""
-        return self._stages / "lineage" / dataset / f"{version}.audit.json"
+        return self.lineage / dataset / f"{version}.audit.json"
 
     def metrics(self, dataset: str, name: str) -> Path:
         """The numbers that ``dvc metrics show`` reads."""
@@ -181,3 +185,8 @@ class Workspace:
     def registered(self) -> Path:
         """What the register stage found or created, version by version."""
         return self._stages / "artifacts" / "registered.json"
+
+    @property
+    def complete(self) -> Path:
+        """A digest of the registry's state in which nothing was missing, to look no closer."""
+        return self.root / ".puma" / "registered"

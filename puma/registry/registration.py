@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import DataError, RegistryError
 from puma.lineage.records import ModelRecord, read_model_records
-from puma.project.files import write_json
-from puma.project.workspace import Workspace
+from puma.project.files import sha256, write_json, write_text
+from puma.project.workspace import ROOT_MARK, Workspace
 from puma.registry.certificate.build import archive_certificate, issue_certificate
 from puma.registry.concurrency import (
     delete_duplicates,
@@ -30,7 +32,14 @@ from puma.registry.creation import (
 )
 from puma.registry.description import describe, with_notes
 from puma.registry.provenance import ADOPTION, COMMAND
-from puma.registry.store import NoRegistryError, open_store, reaches_store, writing
+from puma.registry.store import (
+    NoRegistryError,
+    database,
+    is_default,
+    open_store,
+    reaches_store,
+    writing,
+)
 from puma.registry.tombstones import refuse_erased
 from puma.registry.versions import (
     CERTIFICATE,
@@ -155,7 +164,14 @@ def all_registered(workspace: Workspace) -> bool:
 
 @reaches_store
 def missing(workspace: Workspace) -> str | None:
-    """The first thing that :func:`register_all` would change, or None."""
+    """The first thing that :func:`register_all` would change, or None.
+
+    The default store is opened only where its file, or what is to be registered, is not as it was
+    when nothing was missing last.
+    """
+    state = _state(workspace)
+    if state is not None and _noted(workspace) == state:
+        return None
     try:
         summary, gap = _survey(open_store(workspace, create=False), workspace)
     except (DataError, NoRegistryError) as error:
@@ -166,7 +182,43 @@ def missing(workspace: Workspace) -> str | None:
         written = json.loads(workspace.registered.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return f"{workspace.registered}: is absent or broken"
-    return None if written == summary else f"{workspace.registered}: is out of date"
+    if written != summary:
+        return f"{workspace.registered}: is out of date"
+    if state is not None and os.access(workspace.complete.parent, os.W_OK):
+        write_text(workspace.complete, state)
+    return None
+
+
+def _state(workspace: Workspace) -> str | None:
+    """A digest of the default store's file by its size and time, and of all that goes into it.
+
+    None where the store is another one, or is being written.
+    """
+    path = database(workspace)
+    journals = [path.with_name(f"{path.name}-{end}") for end in ("journal", "wal")]
+    if not is_default() or not path.is_file() or any(each.exists() for each in journals):
+        return None
+    stat = path.stat()
+    parts = [str((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)).encode()]
+    package = Path(__file__).parents[1]
+    files = [
+        workspace.root / ROOT_MARK,
+        workspace.registered,
+        *sorted(workspace.lineage.rglob("*.json")),
+        *sorted(
+            file for room in ("registry", "lineage") for file in (package / room).rglob("*.py")
+        ),
+    ]
+    for file in files:
+        parts += [str(file).encode(), file.read_bytes() if file.is_file() else b""]
+    return sha256(*parts)
+
+
+def _noted(workspace: Workspace) -> str | None:
+    try:
+        return workspace.complete.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
 
 
 def _register(client: MlflowClient, workspace: Workspace, record: ModelRecord) -> Registered:

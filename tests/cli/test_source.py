@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import shutil
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,12 @@ from typer.testing import CliRunner
 
 from puma.cli import app
 from puma.data import DATASETS
-from puma.project.creation import TEMPLATE
 from puma.project.own_data import source_digest
+from puma.project.stage_code import stage_code
 from puma.project.workspace import Workspace
 from puma.settings import BUILT_IN_DATASETS
 
+ROOT = Path(__file__).parents[2]
 TABLE = {"path": "data/churn.csv", "target": "churned", "subject": "who"}
 
 
@@ -29,6 +28,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     (tmp_path / "params.yaml").write_text(dumps_yaml(settings))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "churn.csv").write_text("who,churned,x\n0815,yes,1\n")
+    (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
     monkeypatch.chdir(tmp_path)
     return Workspace(tmp_path)
 
@@ -57,27 +57,15 @@ def test_a_change_of_the_file_or_of_its_settings_is_a_change_of_its_note_alone(
     changed.write_text(changed.read_text().replace("target: churned", "target: x"))
     assert len({first, second, noted(workspace, "churn")}) == 3
     assert noted(workspace, "german_credit") == built_in
-    (workspace.root / "puma").mkdir()
-    (workspace.root / "puma" / "__init__.py").touch()
-    assert json.loads(noted(workspace, "german_credit")) == {"sha256": None, "source": None}
+    assert json.loads(built_in) == {"sha256": None, "source": None}
     assert hashlib.md5(path.read_bytes()).hexdigest().encode() not in second
 
 
-def test_an_upgrade_reruns_the_stages_of_a_project_without_the_source(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Stages of such a project depend on the note alone, which names the code by its content."""
-    before = json.loads(noted(workspace, "german_credit"))["puma"]
-    assert before["version"] == version("puma-unlearning")
-    package = tmp_path / "installed" / "puma"
-    shutil.copytree(TEMPLATE.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr("puma.project.creation.TEMPLATE", package / "template")
-    assert json.loads(noted(workspace, "german_credit"))["puma"] == before
-    (package / "template" / "params.yaml").write_text("seed: 1\n")  # of new projects alone
-    assert json.loads(noted(workspace, "german_credit"))["puma"] == before
-    with (package / "models" / "training.py").open("a") as module:
-        module.write("# another\n")
-    assert json.loads(noted(workspace, "german_credit"))["puma"] != before
+def test_the_code_of_every_stage_is_noted(workspace: Workspace) -> None:
+    noted(workspace, "churn")
+    folder = workspace.code_record("churn", "train").parent
+    written = {path.stem: json.loads(path.read_bytes()) for path in folder.iterdir()}
+    assert written == stage_code(workspace)
 
 
 def test_a_dataset_s_settings_and_code_are_noted_for_it_alone(workspace: Workspace) -> None:

@@ -7,14 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from dvc.utils.serialize import loads_yaml
 
 from puma.errors import SettingsError
 from puma.project.creation import (
     TEMPLATE,
     OwnTable,
     create_project,
-    pipeline_of_a_wheel,
     place_in,
     project_files,
     require_room,
@@ -22,15 +20,13 @@ from puma.project.creation import (
 from puma.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
-PIPELINE = (ROOT / "dvc.yaml").read_text()
-SOURCE = "artifacts/${item.dataset}/source.json"
 CHURN = OwnTable(Path("/tables/churn.csv"), {"target": "churned", "subject": "who"}, None)
 
 
 def test_a_project_is_the_repository_but_for_what_is_stated() -> None:
     files = project_files("churn", CHURN)
     changed = {path for path, content in files.items() if content != (ROOT / path).read_text()}
-    assert changed == {"README.md", "params.yaml", "dvc.yaml"}
+    assert changed == {"README.md", "params.yaml"}
     for pattern in ("notebooks/*.ipynb", "docs/*.md"):
         assert {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)} <= {*files}
     assert {".gitignore", ".dvcignore", "deletions/.gitignore", ".dvc/config"} <= {*files}
@@ -42,23 +38,6 @@ def test_settings_are_the_repository_s_but_for_the_dataset() -> None:
     expected = re.sub(r"(?m)^datasets: .*", "datasets: [churn]", expected)
     line = "sources:\n  churn: {path: data/churn.csv, target: churned, subject: who}"
     assert found == expected.replace("sources: {}", line)
-
-
-def test_stages_depend_on_the_installed_package_instead_of_its_source() -> None:
-    found = pipeline_of_a_wheel(PIPELINE)
-    before, after = loads_yaml(PIPELINE)["stages"], loads_yaml(found)["stages"]
-    assert [*before] == [*after]
-    for name, stage in after.items():
-        others = [path for path in before[name]["deps"] if not path.startswith("puma/")]
-        deps = stage.get("deps", [])
-        assert [path for path in deps if path != SOURCE] == [
-            each for each in others if each != SOURCE
-        ]
-        looks_anyway = "always_changed" in stage and name in ("source", "register")
-        assert deps.count(SOURCE) == (not looks_anyway), name
-        assert {**stage, "deps": 0} == {**before[name], "deps": 0}
-    comments = re.compile(r"#.*")
-    assert comments.findall(found) == comments.findall(PIPELINE)
 
 
 def test_the_template_is_no_second_copy() -> None:
