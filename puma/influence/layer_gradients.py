@@ -24,6 +24,7 @@ class NoRuleError(ModelError):
 
 
 Rule = Callable[[Any, Tensor, Tensor], dict[str, Tensor]]
+FEW_CHANNELS = 8  # fewer make products too thin to be taken one place of the kernel at a time
 
 
 def linear_rule(layer: nn.Linear, into: Tensor, out: Tensor) -> dict[str, Tensor]:  # noqa: ARG001
@@ -36,10 +37,19 @@ def linear_rule(layer: nn.Linear, into: Tensor, out: Tensor) -> dict[str, Tensor
 
 def convolution_rule(layer: nn.Conv2d, into: Tensor, out: Tensor) -> dict[str, Tensor]:
     """``into`` (B, channels, height, width), ``out`` the same of the output."""
+    count, channels = len(into), into.shape[1] // layer.groups
     out = out.flatten(2)
-    patches = _patches(layer, into).unflatten(1, (layer.groups, -1))
     grouped = out.unflatten(1, (layer.groups, -1))
-    return {"weight": grouped @ patches.transpose(2, 3), "bias": out.sum(2)}
+    if layer.kernel_size == (1, 1) or channels < FEW_CHANNELS:
+        patches = _patches(layer, into).unflatten(1, (layer.groups, -1))
+        return {"weight": grouped @ patches.transpose(2, 3), "bias": out.sum(2)}
+    # One place of the kernel after the other: all at once take as many copies of the images as
+    # the kernel has places, which leave the cache.
+    weight = out.new_empty(count, layer.groups, grouped.shape[2], channels, *layer.kernel_size)
+    for row, column, seen in _seen_by_place(layer, into):
+        seen = seen.reshape(count, layer.groups, channels, -1)
+        weight[..., row, column] = grouped @ seen.transpose(2, 3)
+    return {"weight": weight, "bias": out.sum(2)}
 
 
 def normalisation_rule(
@@ -49,12 +59,12 @@ def normalisation_rule(
     assert layer.running_mean is not None
     assert layer.running_var is not None
     shape = (1, -1) + (1,) * (into.ndim - 2)
-    scale = (layer.running_var + layer.eps).rsqrt().view(shape)
-    weight = out * (into - layer.running_mean.view(shape)) * scale
+    scale = (layer.running_var + layer.eps).rsqrt()
+    weight = out * (into - layer.running_mean.view(shape))
     places = tuple(range(2, into.ndim))
     if places:
         weight, out = weight.sum(places), out.sum(places)
-    return {"weight": weight, "bias": out}
+    return {"weight": weight * scale, "bias": out}
 
 
 RULES: dict[type[nn.Module], Rule] = {
@@ -242,10 +252,27 @@ def layer_gradients(layer: nn.Module, into: Tensor, out: Tensor) -> dict[str, Te
 
 def _patches(layer: nn.Conv2d, into: Tensor) -> Tensor:
     """(B, channels·kernel, places) what each output place sees."""
-    padding: Any = layer.padding
-    if layer.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        into, padding = pad(into, layer._reversed_padding_repeated_twice, mode=mode), 0
-    elif layer.kernel_size == (1, 1) and layer.stride == (1, 1) and padding == (0, 0):
+    if layer.kernel_size == (1, 1) and layer.stride == (1, 1) and layer.padding == (0, 0):
         return into.flatten(2)
-    return unfold(into, layer.kernel_size, layer.dilation, padding, layer.stride)
+    return unfold(_padded(layer, into), layer.kernel_size, layer.dilation, 0, layer.stride)
+
+
+def _seen_by_place(layer: nn.Conv2d, into: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+    """For each (row, column) of the kernel (B, channels, height, width), seen by the outputs."""
+    padded = _padded(layer, into)
+    starts = [
+        [number * step for number in range(size)]
+        for size, step in zip(layer.kernel_size, layer.dilation, strict=True)
+    ]
+    height, width = (
+        size - places[-1] for size, places in zip(padded.shape[2:], starts, strict=True)
+    )
+    for row, top in enumerate(starts[0]):
+        for column, left in enumerate(starts[1]):
+            window = padded[:, :, top : top + height, left : left + width]
+            yield row, column, window[:, :, :: layer.stride[0], :: layer.stride[1]]
+
+
+def _padded(layer: nn.Conv2d, into: Tensor) -> Tensor:
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return pad(into, layer._reversed_padding_repeated_twice, mode=mode)

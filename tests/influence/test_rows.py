@@ -8,23 +8,24 @@ from puma.data import Examples
 from puma.errors import DataError, ModelError, SettingsError, SolverError
 from puma.influence import FlatModel, GaussNewtonRows
 from puma.influence.gauss_newton_rows import _draw
-from puma.influence.layer_gradients import LayerRows
+from puma.influence.layer_gradients import FEW_CHANNELS, LayerRows
 from puma.influence.solvers.cholesky import materialise
 from tests.cases import DOUBLE, PROBLEMS, convolutional, mlp, problem, random_examples
 from tests.oracles import dense_gauss_newton, per_example_jacobians
 
 EXACT = {"rtol": 1e-12, "atol": 1e-13}
 VARIANTS = {
-    "1 x 1": lambda: nn.Conv2d(2, 3, 1),
-    "strided 1 x 1": lambda: nn.Conv2d(2, 3, 1, stride=2),
-    "dilated": lambda: nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(2, 1), dilation=2),
-    "grouped": lambda: nn.Conv2d(2, 4, 3, groups=2, bias=False),
-    "same": lambda: nn.Conv2d(2, 3, 2, padding="same"),
-    "valid": lambda: nn.Conv2d(2, 3, 2, padding="valid"),
-    "circular": lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"),
-    "reflect": lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"),
-    "linear per pixel": lambda: nn.Linear(5, 2),
-    "no affine": lambda: nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.Conv2d(2, 2, 3)),
+    "1 x 1": lambda c: nn.Conv2d(c, 3, 1),
+    "strided 1 x 1": lambda c: nn.Conv2d(c, 3, 1, stride=2),
+    "dilated": lambda c: nn.Conv2d(c, 3, (2, 3), stride=(1, 2), padding=(2, 1), dilation=2),
+    "depthwise": lambda c: nn.Conv2d(c, 2 * c, 3, padding=1, groups=c),
+    "grouped": lambda c: nn.Conv2d(c, 4, 3, groups=2, bias=False),
+    "same": lambda c: nn.Conv2d(c, 3, 2, padding="same"),
+    "valid": lambda c: nn.Conv2d(c, 3, 2, padding="valid"),
+    "circular": lambda c: nn.Conv2d(c, 3, 3, padding=1, padding_mode="circular"),
+    "reflect": lambda c: nn.Conv2d(c, 3, 3, padding=1, padding_mode="reflect"),
+    "linear per pixel": lambda _: nn.Linear(5, 2),
+    "no affine": lambda c: nn.Sequential(nn.BatchNorm2d(c, affine=False), nn.Conv2d(c, 2, 3)),
 }
 
 
@@ -48,12 +49,13 @@ def test_rows_equal_jacobians(name):
     assert_rows_equal_jacobians(*problem(name))
 
 
+@pytest.mark.parametrize("channels", [2, 2 * FEW_CHANNELS])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_rows_of_every_kind_of_layer(name):
+def test_rows_of_every_kind_of_layer(name, channels):
     torch.manual_seed(0)
-    layer = VARIANTS[name]()
+    layer = VARIANTS[name](channels)
     model = nn.Sequential(layer, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3)).double()
-    examples = random_examples(4, 2, 4, 5)
+    examples = random_examples(4, channels, 4, 5)
     model(examples.features)
     assert_rows_equal_jacobians(model, examples)
 
