@@ -34,27 +34,34 @@ def first_order_step(run: Stepper, max_dose: float) -> dict[str, float]:
 
     Returns:
         Its numbers: ``dose``, ``dose_capped``, ``drift`` (nats), ``predicted_change`` (of C, to
-        first order), ``removed_loss``, and how it was solved.
+        first order; with λ, which needs the gradient of C), ``removed_loss``, and how it was
+        solved.
     """
     direction, slope, solutions = _direction(run)
     start = run.flat.vector
     refused: tuple[str, ...] = ()
+    kept: tuple[float, ...] | None = None
 
     def allowed(size: float) -> bool:
-        nonlocal refused
-        broken = run.broken(run.drifts(start + size * direction))
-        refused = broken or refused  # in the end, of the smallest size that was refused
+        nonlocal refused, kept
+        drifts = run.drifts(start + size * direction)
+        broken = run.broken(drifts)
+        if broken:
+            refused = broken  # in the end, of the smallest size that was refused
+        else:
+            kept = drifts  # in the end, of the largest size that was allowed
         return not broken
 
     size, capped = largest_step_size(allowed, limit=max_dose)
     run.bound_by = () if capped else refused
     run.go_to(start + size * direction)
+    predicted = {} if slope is None else {"predicted_change": size * slope}
     return {
         "dose": size,
         "dose_capped": float(capped),
         "reweighted": float(run.reweighted),
-        "predicted_change": size * slope,
-        **run.shown(run.drifts(run.flat.vector)),
+        **predicted,
+        **run.shown(run.drifts(run.flat.vector) if kept is None else kept),
         "removed_loss": run.removed_loss(),
         **how_solved(solutions),
     }
@@ -116,15 +123,19 @@ class PromisedScores:
         return weights
 
 
-def _direction(run: Stepper) -> tuple[Tensor, float, list[Solution]]:
-    """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), its first-order change of C, the solves."""
-    flat, curvature = run.flat, run.curvature()
+def _direction(run: Stepper) -> tuple[Tensor, float | None, list[Solution]]:
+    """(1/n)·H⁻¹(Σ_marked ∇L − Σ_retained λ∇L) (Eq. 11), its first-order change of C, the solves.
+
+    Without λ nothing else needs ∇C, and the change is None.
+    """
+    flat, curvature, n = run.flat, run.curvature(), len(run.train)
+    weights = run.marked.to(flat.dtype)
+    if not run.reweighted:
+        solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
+        return solved.value / n, None, [solved]
     gradients = run.gradients()
-    weights, solutions = run.marked.to(flat.dtype), []
-    if run.reweighted:
-        solutions = [run.solver.solve(curvature, gradient) for gradient in gradients]
-        promised = PromisedScores.of(run, solutions)
-        weights = weights + promised.weights(promised.targets)
+    solutions = [run.solver.solve(curvature, gradient) for gradient in gradients]
+    promised = PromisedScores.of(run, solutions)
+    weights = weights + promised.weights(promised.targets)
     solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
-    n = len(run.train)
     return solved.value / n, float(gradients[0] @ solved.value) / n, [*solutions, solved]
