@@ -30,7 +30,7 @@ install: $(READY) ## make the virtual environment .venv and install everything i
 demo: install ## train, register, remove marked people's rows, audit, and compare
 	@$(MAKE) --no-print-directory repro compare
 	@echo
-	@echo "Look at the versions side by side:  make ui   then open  http://127.0.0.1:5000/#/models"
+	@echo "Look at the versions side by side:  make ui   then open  http://127.0.0.1:5000/#/models?workflowType=machine_learning"
 
 repro: install ## run the pipeline: only what changed since the last time
 	dvc repro

@@ -13,6 +13,8 @@ import typer
 from puma.errors import RegistryError
 from puma.project.workspace import Workspace
 
+OF_MODELS = "?workflowType=machine_learning"  # else MLflow opens its side for GenAI
+
 
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
@@ -27,11 +29,13 @@ def ui(
     uri = tracking_uri(workspace)
     if is_server(uri):
         shown = without_password(uri).rstrip("/")
-        typer.echo(f"this registry has a server already: {shown}/#/models")
+        typer.echo(f"this registry has a server already: {shown}/#/models{OF_MODELS}")
         return
     _refuse_busy(host, port)
-    Registry.open(workspace)  # MLflow would make another store where there is none
-    typer.echo(f"Models: http://{_authority(host, port)}/#/models   (stop with Ctrl-C)")
+    registry = Registry.open(workspace)  # MLflow would make another store where there is none
+    address = f"http://{_authority(host, port)}/#"
+    typer.echo(f"Models: {address}/models{OF_MODELS}   (stop with Ctrl-C)")
+    typer.echo(f"Runs:   {address}/experiments/{registry.experiment()}{OF_MODELS}")
     sys.stdout.flush()
     # Passed in the environment: the address of a database may hold its password, and the
     # arguments of a process are for all to see.

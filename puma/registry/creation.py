@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from puma.errors import RegistryError
 from puma.lineage.records import ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry.certificate.build import log_certificate
+from puma.registry.chart import log_chart
 from puma.registry.concurrency import create_model, create_next, keep_first, retry_overtaken
-from puma.registry.description import describe
+from puma.registry.description import describe, run_page
 from puma.registry.export import exports_through_memory
 from puma.registry.preserved import BOUND_BY, NOTHING
 from puma.registry.provenance import PIPELINE, Source, source_tags
@@ -26,12 +28,15 @@ from puma.registry.versions import (
     BOUND,
     EVIDENCE,
     FINGERPRINT,
+    FIRST,
     IDENTITY,
+    SHOWN_FIRST,
     UNRESOLVED,
     VERDICT,
     VERDICT_REASON,
     WEIGHTS,
     find_fingerprint,
+    model_name,
 )
 from puma.settings import ModelSettings
 
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
 
 ABSENT = "-"  # as MLflow's compare page shows a missing value
 DATASET_DIGEST_LENGTH = 36  # MLflow's limit
+OF_REMOVED_ROWS = ("attack_rate", "removed_")  # how the names of metrics of these rows alone begin
+VERSIONS = "mlflow.modelVersions"  # the tag by which MLflow's page of a model finds its versions
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +86,8 @@ def create_version(
     """Log the run and the model of ``draft``, and register them.
 
     The version is created last, with all of its tags in one call: a process that dies before
-    leaves no version. The run of a failed attempt ends as FAILED.
+    leaves no version. The run of a failed attempt ends as FAILED; that of a version lasts as long
+    as its training or removal did, from when it is registered.
 
     Args:
         client: MLflow's client of the store.
@@ -101,9 +109,7 @@ def create_version(
         )
     parent = find_parent(client, record)
     run_tags = source_tags(workspace.root, source)
-    run = client.create_run(
-        experiment_id(client), run_name=f"{record.dataset} {record.method}", tags=run_tags
-    )
+    run = client.create_run(experiment_id(client), run_name=run_name(record), tags=run_tags)
     run_id = run.info.run_id
     try:
         with mlflow.start_run(run_id=run_id):
@@ -114,14 +120,23 @@ def create_version(
             log_metrics(client, run_id, model_id, record)
             _log_curve(client, run_id, record)
             log_figures(client, run_id, record, draft.figures)
+            log_chart(client, run_id, record)
             client.log_text(run_id, record.identity, IDENTITY)
             tags = {**_tags(record, parent), **draft.tags}
             tags |= log_certificate(client, record.dataset, tags, run_id, parent)
+        end = run.info.start_time + round(1000 * record.metrics["runtime_seconds"])
+        client.set_terminated(run_id, end_time=end)
         made = _register(client, record, parent, run_id, model_id, tags)
     except BaseException as error:
         _end_as_failed(client, run_id, error)
         raise
     return keep_first(client, record.dataset, FINGERPRINT, record.fingerprint, made)
+
+
+def run_name(record: ModelRecord) -> str:
+    """The only text on MLflow's page that compares versions which may change with an audit."""
+    verdict = "" if record.verdict is None else f": {record.verdict.replace('_', ' ')}"
+    return f"{record.method}{verdict} ({record.dataset})"
 
 
 def _end_as_failed(client: MlflowClient, run_id: str, error: BaseException) -> None:
@@ -213,18 +228,36 @@ def log_figures(client: MlflowClient, run_id: str, record: ModelRecord, folder: 
 
 
 def log_metrics(client: MlflowClient, run_id: str, model_id: str, record: ModelRecord) -> None:
-    """Log the metrics of ``record`` to the run and to the model.
+    """Log the metrics of ``record`` to the run and to the model, with the rows they are of.
 
+    Those that are to be seen first are logged a second time, under names that MLflow sorts first.
     MLflow shows the values that were logged last, and keeps the others as history.
     """
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
+    first = [
+        Metric(f"{FIRST}{name}", float(record.metrics[name]), now, step=0)
+        for name in SHOWN_FIRST
+        if name in record.metrics
+    ]
     metrics = [
-        Metric(name, float(value), now, step=0, model_id=model_id)
+        Metric(name, float(value), now, 0, model_id, *_dataset_of(name, record))
         for name, value in sorted(record.metrics.items())
     ]
-    client.log_batch(run_id, metrics=metrics)
+    client.log_batch(run_id, metrics=[*first, *metrics])
+
+
+def _dataset_of(metric: str, record: ModelRecord) -> tuple[str, str]:
+    """Name and digest of the input that a metric is of."""
+    digest = record.deletion_digest
+    if digest is not None and metric.startswith(OF_REMOVED_ROWS):
+        return _deletion_name(record), digest[:DATASET_DIGEST_LENGTH]
+    return record.dataset, record.data_digest[:DATASET_DIGEST_LENGTH]
+
+
+def _deletion_name(record: ModelRecord) -> str:
+    return f"{record.dataset} deletion set"
 
 
 def _log_curve(client: MlflowClient, run_id: str, record: ModelRecord) -> None:
@@ -270,7 +303,6 @@ def _tags(record: ModelRecord, parent: ModelVersion | None) -> dict[str, str]:
         "puma.n_subjects": str(record.n_subjects),
         "puma.data_digest": record.data_digest,
         WEIGHTS: record.weights_digest,
-        "puma.predictions_digest": record.predictions_digest,
         "puma.seed": str(record.seed),
     }
     tags |= verdict_tags(record)
@@ -286,7 +318,6 @@ def _tags(record: ModelRecord, parent: ModelVersion | None) -> dict[str, str]:
         tags["puma.deletion_digest"] = record.deletion_digest
     if parent is not None:
         tags["puma.parent_version"] = str(parent.version)
-        tags["puma.parent_fingerprint"] = parent.tags[FINGERPRINT]
     return tags
 
 
@@ -330,7 +361,7 @@ def _log_inputs(record: ModelRecord, parent: ModelVersion | None, adopted: str) 
     mlflow.log_input(data, context="training", model=origin)
     if parent is not None:
         deletion = named(
-            f"{record.dataset} deletion set",
+            _deletion_name(record),
             record.deletion_digest or ABSENT,
             "in the project, outside MLflow; the digest is keyed",
         )
@@ -352,12 +383,15 @@ def _register(
         f"Models of {record.dataset}: the originals, and what each removal made of them. "
         "`champion` serves; `challenger` is the newest removal.",
     )
-    return create_next(
+    made = create_next(
         client,
         record.dataset,
         source=f"models:/{model_id}",
         run_id=run_id,
         model_id=model_id,
         tags=tags,
-        description=describe(record, parent),
+        description=describe(record, parent, run_page(experiment_id(client), run_id)),
     )
+    named = [{"name": model_name(record.dataset), "version": str(made.version)}]
+    client.set_logged_model_tags(model_id, {VERSIONS: json.dumps(named)})
+    return made

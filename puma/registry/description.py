@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from puma.lineage.records import ADOPTED_FROM, HEADLINE_METRICS, ModelRecord
+from puma.registry.certificate.build import PAGE
+from puma.registry.chart import CHART
 from puma.registry.preserved import BOUND_BY, NOTHING, preserved_of
 from puma.settings import ORIGINAL, EvidenceSource
 
@@ -18,8 +21,23 @@ EVIDENCE_IN_WORDS: dict[EvidenceSource, str] = {
 MARK = "\n\n---\n\n"
 
 
-def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
-    """What the version is, for the reader of its page (Markdown)."""
+def run_page(experiment: str, run_id: str) -> str:
+    """The address of a run in MLflow's UI, wherever that is served."""
+    return f"#/experiments/{experiment}/runs/{run_id}"
+
+
+def _version_page(version: ModelVersion) -> str:
+    return f"#/models/{quote(version.name, safe='')}/versions/{version.version}"
+
+
+def describe(record: ModelRecord, parent: ModelVersion | None, run: str) -> str:
+    """What the version is, for the reader of its page (Markdown).
+
+    Args:
+        record: What it is and what was measured of it.
+        parent: The version that it was made from; None for an original.
+        run: The address of its run, see :func:`run_page`.
+    """
     if parent is None:
         purpose = record.method.removesuffix("_original")
         recorded = "" if record.method == ORIGINAL else f", with what {purpose} removes by"
@@ -30,10 +48,15 @@ def describe(record: ModelRecord, parent: ModelVersion | None) -> str:
             )
     else:
         text = (
-            f"**{record.method}**: version {parent.version} of {record.dataset} without "
+            f"**{record.method}**: [version {parent.version}]({_version_page(parent)}) of "
+            f"{record.dataset} without "
             f"{record.n_removed} training rows of {record.n_subjects} people.\n\n"
             f"Deletion set: `{record.deletion_digest}` (keyed digest)"
         )
+    text += (
+        f"\n\nTo read: its [certificate]({run}/artifacts/{PAGE}), its [run]({run}), and a "
+        f"[chart]({run}/artifacts/{CHART}) of the versions up to this one."
+    )
     if record.verdict is not None:
         source = EVIDENCE_IN_WORDS[record.evidence or "retrain"]
         text += f"\n\nAudit, {source}: **{record.verdict}**: {record.verdict_reason}."

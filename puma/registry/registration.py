@@ -14,6 +14,7 @@ from puma.lineage.records import ModelRecord, read_model_records
 from puma.project.files import sha256, write_json, write_text
 from puma.project.workspace import ROOT_MARK, Workspace
 from puma.registry.certificate.build import archive_certificate, issue_certificate
+from puma.registry.chart import log_chart
 from puma.registry.concurrency import (
     delete_duplicates,
     follow,
@@ -28,13 +29,15 @@ from puma.registry.creation import (
     log_figures,
     log_metrics,
     pipeline_draft,
+    run_name,
     verdict_tags,
 )
-from puma.registry.description import describe, with_notes
+from puma.registry.description import describe, run_page, with_notes
 from puma.registry.provenance import ADOPTION, COMMAND
 from puma.registry.store import (
     NoRegistryError,
     database,
+    experiment_id,
     is_default,
     open_store,
     reaches_store,
@@ -253,7 +256,10 @@ def _update(
     updated = record.model_copy(update={"metrics": _shown(logged, record)})
     # The plots first, as they may be missing. The metrics last: they show that this was done.
     log_figures(client, found.run_id, record, workspace.figures(record.dataset, record.method))
-    described = describe(updated, find_parent(client, record))
+    log_chart(client, found.run_id, updated, int(found.version))
+    client.update_run(found.run_id, name=run_name(record))
+    page = run_page(experiment_id(client), found.run_id)
+    described = describe(updated, find_parent(client, record), page)
     if record.parent is not None:
         archive_certificate(client, found)
     client.update_model_version(found.name, found.version, with_notes(described, found.description))

@@ -17,7 +17,7 @@ from puma.registry.certificate.findings import Finding
 from puma.registry.certificate.verify import check_record
 from puma.registry.creation import Draft
 from puma.registry.foreign import ForeignModel
-from puma.registry.store import open_store, reaching, writing
+from puma.registry.store import experiment_id, open_store, reaching, writing
 from puma.registry.tombstones import Tombstone
 from puma.registry.versions import (
     FINGERPRINT,
@@ -80,6 +80,11 @@ class Registry:
     def lock(self) -> FileLock:
         """The lock to hold while creating versions or moving aliases."""
         return writing(self.workspace)
+
+    @_reaches_store
+    def experiment(self) -> str:
+        """MLflow's id of the experiment of every version's run."""
+        return experiment_id(self.client)
 
     @_reaches_store
     def versions(self, dataset: str) -> list[RegisteredVersion]:

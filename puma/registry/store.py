@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 EXPERIMENT = "puma"
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # else the UI takes it for GenAI's
 OVERRIDE = "MLFLOW_TRACKING_URI"
 # Only where the user has not set them.
 DEFAULTS = {
@@ -137,6 +138,8 @@ def open_store(workspace: Workspace, *, create: bool = True) -> MlflowClient:
             _refuse_unknown_schema(path)
         client = connect(uri)
         _check_experiment(client, workspace, uri)
+        if create:
+            _set_kind(client)
     _make_current(mlflow, uri)
     return client
 
@@ -317,10 +320,18 @@ def _create_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> 
     if location is not None:  # whether it is there tells whether a machine has the artifacts
         _artifact_folder(location).mkdir(parents=True, exist_ok=True)
     try:
-        client.create_experiment(EXPERIMENT, artifact_location=location)
+        client.create_experiment(EXPERIMENT, artifact_location=location, tags=KIND)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":  # somebody else was quicker
             raise
+
+
+def _set_kind(client: MlflowClient) -> None:
+    """Set the kind of an experiment that has none: of an earlier PUMA."""
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    for name, value in KIND.items():
+        if name not in experiment.tags:
+            client.set_experiment_tag(experiment.experiment_id, name, value)
 
 
 def _check_experiment(client: MlflowClient, workspace: Workspace, uri: str) -> None:

@@ -37,6 +37,9 @@ ADOPTED = "puma.adopted_from"  # the registered model that it is a copy of
 ADOPTED_RUN = "puma.adopted_run"
 IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
+# MLflow sorts metrics by name, capitals first: copies of these lead its page of comparison.
+FIRST = "Headline/"
+SHOWN_FIRST = ("accuracy", "test_r2", "attack_rate", "remaining_influence", "runtime_seconds")
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 AT_ONCE = 200  # runs in one query
@@ -55,7 +58,8 @@ class RegisteredVersion:
         n_removed: Training rows that it is without.
         deletion_digest: Keyed digest of its deletion set; None for an original.
         verdict: Of its audit; None for a version that was never audited.
-        metrics: The latest values of its run, except those that its last audit could not tell.
+        metrics: The latest values of its run, except those that its last audit could not tell, and
+            the copies that MLflow shows first.
         data_digest: Of the dataset that it was trained on.
         fingerprint: Of its identity; empty for a version that PUMA did not register.
         run_id: Its run; empty if somebody registered it without one.
@@ -250,7 +254,7 @@ def _described(
         metrics={
             name: value
             for name, value in metrics.items()
-            if name not in tags.get(UNRESOLVED, "").split()
+            if name not in tags.get(UNRESOLVED, "").split() and not name.startswith(FIRST)
         },
         data_digest=tags.get("puma.data_digest", ""),
         fingerprint=tags.get(FINGERPRINT, ""),

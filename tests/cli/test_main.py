@@ -15,7 +15,7 @@ import pytest
 
 from puma.audit import Verdict
 from puma.project.workspace import Workspace
-from puma.registry import register_all
+from puma.registry import open_store, register_all
 from puma.settings import VerdictName
 from tests.command import puma
 from tests.registry.fixtures import _default_store, filled, registered, template, workspace
@@ -274,7 +274,11 @@ def test_ui_serves_the_store_of_the_project(
     port = free_port()
     result = puma(filled.root / "lineage", "ui", "--port", str(port))
     assert result.exit_code == 0
-    assert f"http://127.0.0.1:{port}/#/models" in result.stdout
+    shown = re.findall(r"http://\S+", result.stdout)
+    experiment = open_store(filled).get_experiment_by_name("puma").experiment_id
+    pages = ("models", f"experiments/{experiment}")
+    of_models = "?workflowType=machine_learning"
+    assert shown == [f"http://127.0.0.1:{port}/#/{page}{of_models}" for page in pages]
     ((program, arguments, environment),) = started
     assert program == sys.executable
     assert arguments[1:4] == ["-m", "mlflow", "ui"]
@@ -287,7 +291,8 @@ def test_ui_of_a_server_shows_no_password(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@host:8000/")
     result = puma(template.root, "ui")
-    assert result.stdout == "this registry has a server already: http://***@host:8000/#/models\n"
+    address = "http://***@host:8000/#/models?workflowType=machine_learning"
+    assert result.stdout == f"this registry has a server already: {address}\n"
 
 
 def test_ui_takes_ipv6(filled: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,14 @@ def test_a_metric_logged_later_is_named() -> None:
     assert failed(replace(ORIGINAL, run=later.run)) == ()  # an original's has no audit
 
 
+def test_a_copy_that_is_shown_first_is_no_field_until_it_is_edited() -> None:
+    shown = {**METRICS, "Headline/accuracy": METRICS["accuracy"]}
+    assert failed(replace(REMOVAL, run=run_of(shown))) == ()
+    shown["Headline/accuracy"] = 0.99
+    edited_copy = replace(REMOVAL, run=run_of(shown))
+    assert failed(edited_copy) == ("audit.metrics.Headline/accuracy",)
+
+
 @pytest.mark.parametrize(
     ("tag", "field"),
     [("audited_weights", "audit.weights_digest"), ("audited_deletion", "audit.deletion_digest")],

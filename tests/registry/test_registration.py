@@ -105,6 +105,10 @@ def test_metrics_measured_again_are_the_ones_shown(registered: Workspace) -> Non
     history = [metric.value for metric in client.get_metric_history(row.run_id, "attack_rate")]
     assert history == [0.625, 0.125]
     assert "attack_rate: 0.125" in client.get_model_version("puma-toy", "3").description
+    assert client.get_run(row.run_id).data.metrics["Headline/attack_rate"] == 0.125
+    chart = Path(client.download_artifacts(row.run_id, "versions.svg")).read_text()
+    assert "3 puma" in chart
+    assert "0.125" in chart
     assert len(client.get_metric_history(row.run_id, "train_loss")) == 3
     assert all_registered(registered)
 
@@ -150,7 +154,7 @@ def test_an_audit_that_found_something_else_is_the_one_shown(
     shown = f"Audit, against retrained models: **{found['verdict']}**: {found['reason']}."
     assert shown in version.description
     assert f"- attack_rate: {found['attack_rate']}" in version.description
-    assert "version 1 of toy without 3 training rows" in version.description
+    assert ") of toy without 3 training rows" in version.description
     row = list_versions(client, DATASET)[2]
     assert row.verdict == found["verdict"]
     numbers = {name: value for name, value in found.items() if name.startswith("attack")}

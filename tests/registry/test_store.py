@@ -138,6 +138,25 @@ def test_file_that_is_no_database_is_named(workspace: Workspace) -> None:
         open_store(workspace)
 
 
+def test_the_experiment_is_one_of_models(workspace: Workspace) -> None:
+    """Of an earlier PUMA, too, unless somebody chose another kind."""
+    client = open_store(workspace)
+
+    def kind() -> str | None:
+        return client.get_experiment_by_name("puma").tags.get("mlflow.experimentKind")
+
+    assert kind() == "custom_model_development"
+    number = client.get_experiment_by_name("puma").experiment_id
+    client.delete_experiment_tag(number, "mlflow.experimentKind")
+    open_store(workspace, create=False)
+    assert kind() is None
+    open_store(workspace)
+    assert kind() == "custom_model_development"
+    client.set_experiment_tag(number, "mlflow.experimentKind", "finetuning")
+    open_store(workspace)
+    assert kind() == "finetuning"
+
+
 def test_deleted_experiment_is_named(workspace: Workspace) -> None:
     client = open_store(workspace)
     client.delete_experiment(client.get_experiment_by_name("puma").experiment_id)

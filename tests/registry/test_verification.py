@@ -182,7 +182,6 @@ def test_a_chain_of_three_goes_up_to_the_original(own: Workspace) -> None:
     """Version 3 taken for a removal from version 2, whose certificate was replaced since."""
     parent = version_of(own, 2)
     set_tag(own, 3, "puma.parent_version", "2")
-    set_tag(own, 3, "puma.parent_fingerprint", parent.tags["puma.fingerprint"])
     open_store(own).delete_model_version_tag(NAME, "3", "puma.certificate")
     amend(own, "puma", {})
     issue_certificate(open_store(own), DATASET, version_of(own, 3))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import mlflow
 import pytest
@@ -46,7 +48,7 @@ def test_version_is_found_by_fingerprint(client: Any, filled: Workspace) -> None
 
 
 def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
-    original, _, removal = read_model_records(filled, DATASET)
+    _, _, removal = read_model_records(filled, DATASET)
     tags = dict(client.get_model_version("puma-toy", "3").tags)
     vouching = [tags.pop(f"puma.{name}") for name in ("certificate", "certificate_page")]
     assert [len(digest) for digest in vouching] == [64, 64]
@@ -54,13 +56,11 @@ def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
         "puma.fingerprint": removal.fingerprint,
         "puma.method": "puma",
         "puma.parent_version": "1",
-        "puma.parent_fingerprint": original.fingerprint,
         "puma.deletion_digest": DELETION,
         "puma.n_removed": "3",
         "puma.n_subjects": "2",
         "puma.data_digest": DATA_DIGEST,
         "puma.weights_digest": removal.weights_digest,
-        "puma.predictions_digest": removal.predictions_digest,
         "puma.seed": "7",
         "puma.verdict": "over_forgotten",
         "puma.verdict_reason": "as expected",
@@ -98,8 +98,9 @@ def test_run_params_and_metrics_are_those_of_the_version(client: Any, filled: Wo
     row = list_versions(client, DATASET)[2]
     run = client.get_run(row.run_id)
     receipt = read_model_records(filled, DATASET)[2]
-    assert run.info.run_name == "toy puma"
+    assert run.info.run_name == "puma: over forgotten (toy)"
     assert run.info.status == "FINISHED"
+    assert run.info.end_time - run.info.start_time == 250  # milliseconds of its removal
     assert run.data.params == {
         "method": "puma",
         "dataset": "toy",
@@ -113,7 +114,11 @@ def test_run_params_and_metrics_are_those_of_the_version(client: Any, filled: Wo
         "weights_digest": receipt.weights_digest,
         "damping": "0.1",
     }
-    assert run.data.metrics == {**receipt.metrics, "train_loss": 0.4}
+    shown_first = ("accuracy", "attack_rate", "runtime_seconds")
+    copies = {f"Headline/{name}": receipt.metrics[name] for name in shown_first}
+    assert run.data.metrics == {**copies, **receipt.metrics, "train_loss": 0.4}
+    assert sorted(run.data.metrics)[:3] == sorted(copies)  # as MLflow's page of comparison sorts
+    assert row.metrics == {**receipt.metrics, "train_loss": 0.4}
     assert receipt.metrics["speedup_vs_retrain"] == 6.0
     curve = client.get_metric_history(row.run_id, "train_loss")
     assert sorted((point.step, point.value) for point in curve) == [(1, 0.7), (2, 0.5), (3, 0.4)]
@@ -128,6 +133,42 @@ def test_metrics_belong_to_the_logged_model(client: Any, filled: Workspace) -> N
     assert {metric.key: metric.value for metric in logged.metrics} == (
         read_model_records(filled, DATASET)[2].metrics
     )
+    # MLflow's page of the model lists these as datasets that it used.
+    datasets = {
+        metric.key: (metric.dataset_name, metric.dataset_digest) for metric in logged.metrics
+    }
+    assert datasets["accuracy"] == ("toy", DATA_DIGEST[:36])
+    assert datasets["attack_rate"] == ("toy deletion set", DELETION[:36])
+
+
+def test_the_logged_model_names_its_version(client: Any) -> None:
+    for row in list_versions(client, DATASET):
+        tags = client.get_logged_model(row.model_id).tags
+        version = {"name": "puma-toy", "version": str(row.version)}
+        assert json.loads(tags["mlflow.modelVersions"]) == [version]
+
+
+def test_the_description_links_to_parent_certificate_run_and_chart(client: Any) -> None:
+    row = list_versions(client, DATASET)[2]
+    page = client.get_model_version("puma-toy", "3").description
+    run = f"#/experiments/{client.get_run(row.run_id).info.experiment_id}/runs/{row.run_id}"
+    links = dict(re.findall(r"\[(.+?)\]\((.+?)\)", page))
+    assert links == {
+        "version 1": "#/models/puma-toy/versions/1",
+        "certificate": f"{run}/artifacts/certificate.html",
+        "run": run,
+        "chart": f"{run}/artifacts/versions.svg",
+    }
+    artifacts = {each.path for each in client.list_artifacts(row.run_id)}
+    assert {"certificate.html", "versions.svg"} < artifacts
+
+
+def test_the_newest_chart_has_every_version(client: Any) -> None:
+    row = list_versions(client, DATASET)[2]
+    chart = ElementTree.parse(client.download_artifacts(row.run_id, "versions.svg"))
+    words = [each.text for each in chart.iter("{http://www.w3.org/2000/svg}text")]
+    shown = ["1 original", "2 retrain", "this: puma"]
+    assert [each for each in words if each in shown] == shown
 
 
 def test_inputs_name_data_parent_and_deletion_set(client: Any) -> None:
@@ -154,7 +195,7 @@ def test_description_says_what_the_version_is(client: Any) -> None:
     removal = client.get_model_version("puma-toy", "3").description
     assert "Original" in original
     assert "- accuracy: 0.75" in original
-    assert "version 1 of toy without 3 training rows of 2 people" in removal
+    assert ") of toy without 3 training rows of 2 people" in removal
     assert DELETION in removal
     assert "- speedup_vs_retrain: 6" in removal
 

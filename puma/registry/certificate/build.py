@@ -30,6 +30,7 @@ from puma.registry.versions import (
     CERTIFICATE_REPLACED,
     EVIDENCE,
     FINGERPRINT,
+    FIRST,
     UNRESOLVED,
     VERDICT,
     VERDICT_REASON,
@@ -153,9 +154,15 @@ def _audit(tags: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, A
             name: value
             for name, value in metrics.items()
             if name != "train_loss" and name not in unresolved and math.isfinite(value)
+            if not _is_copy(name, metrics)
         },
         "unresolved": unresolved,
     }
+
+
+def _is_copy(name: str, metrics: Mapping[str, float]) -> bool:
+    """Whether a metric says again what another one says. A copy that was edited does not."""
+    return name.startswith(FIRST) and metrics.get(name.removeprefix(FIRST)) == metrics[name]
 
 
 def _preserved(params: Mapping[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:
