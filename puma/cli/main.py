@@ -130,17 +130,17 @@ def _unknown(ids: tuple[str, ...]) -> str:
 
 app = App(
     cls=Commands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Remove people's rows from trained models, and read the evidence.",
 )
 # In the order in which a newcomer meets them.
 GROUPS = {
-    "Start": (init, adopt),
-    "Read what is registered": (compare, versions, ui),
-    "Serve a request": (remove, audit, promote, verify, erase),
-    "Look at the data": (suspects,),
+    "Project": (init, adopt, ui),
+    "Requests": (remove,),
+    "Versions": (compare, versions, promote, erase),
+    "Evidence": (audit, verify),
+    "Diagnostics": (suspects,),
     "What the pipeline calls": (source, request, registered),
 }
 for group, commands in GROUPS.items():

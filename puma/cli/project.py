@@ -9,13 +9,14 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from puma.cli.common import FAILED, may_show_ids
-from puma.cli.tables import print_table
+from puma.cli.common import FAILED, AsJson, may_show_ids
+from puma.cli.tables import print_json, print_table
 from puma.errors import ColumnError, DataError, SettingsError
 from puma.project.creation import OwnTable, create_project, place_in, require_room
 
@@ -44,6 +45,7 @@ def init(
     task: Annotated[
         str | None, typer.Option(help="classification (the default), binary or regression.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a project of your own: settings, pipeline, notebooks, and the manual.
 
@@ -60,6 +62,9 @@ def init(
             raise SettingsError(f"{', '.join(named)} tells of a table; name it, too: --data FILE")
         require_room(folder)
         create_project(folder, EXAMPLE)
+        if as_json:
+            _print_as_json(folder, EXAMPLE)
+            return
         typer.echo(f"{folder}: a project on {EXAMPLE}, which comes with PUMA")
         _print_next(folder, EXAMPLE)
         return
@@ -79,6 +84,11 @@ def init(
     except ColumnError as error:  # of which params.yaml may say more; nothing mends other faults
         fault_of_column = error
     create_project(folder, dataset, table)
+    if as_json:
+        _print_as_json(folder, dataset, table, read, fault_of_column)
+        if read is None:
+            raise typer.Exit(FAILED) from fault_of_column
+        return
     place = "stays where it is" if table.inside else f"is copied to {table.path}, for you alone"
     typer.echo(f"{folder}: a project on {dataset}; {data} {place}")
     if subject is None:
@@ -150,16 +160,42 @@ def _read(dataset: str, table: OwnTable) -> Dataset:
     )
 
 
-def _print_columns(data: Dataset) -> None:
-    """Print what becomes of the columns of the table."""
+def _print_as_json(
+    folder: Path,
+    dataset: str,
+    table: OwnTable | None = None,
+    read: Dataset | None = None,
+    fault: ColumnError | None = None,
+) -> None:
+    """Print what was written, and what became of the columns if the table could be read."""
+    counts = {"rows": None, "people": None, "test_rows": None}
+    print_json(
+        {
+            "folder": str(folder),
+            "dataset": dataset,
+            "table": None if table is None else table.path,
+            **(counts if read is None else _counts(read)),
+            "columns": None if read is None else [asdict(each) for each in read.columns],
+            "to_correct": None if fault is None else str(fault),
+        }
+    )
+
+
+def _counts(data: Dataset) -> dict[str, int]:
     people = {*data.train.subject_ids.tolist(), *data.test.subject_ids.tolist()}
     rows = len(data.train) + len(data.test)
+    return {"rows": rows, "people": len(people), "test_rows": len(data.test)}
+
+
+def _print_columns(data: Dataset) -> None:
+    """Print what becomes of the columns of the table."""
     lines = [
         [each.column, each.type, str(each.missing), str(each.distinct), each.policy]
         for each in data.columns
     ]
     columns: Sequence[str] = ("column", "type", "missing", "values", "what becomes of it")
-    title = f"{rows} rows of {len(people)} people, {len(data.test)} rows of them to test on"
+    rows, people, tested = _counts(data).values()
+    title = f"{rows} rows of {people} people, {tested} rows of them to test on"
     print_table(title, columns, lines, wrapped=("column", "what becomes of it"))
 
 

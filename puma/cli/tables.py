@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,21 @@ GAP = 2  # characters between two columns
 
 
 def print_json(content: object) -> None:
-    """Print one JSON document, for scripts. NaN and infinity, which JSON has not, are refused."""
-    print(json.dumps(content, indent=2, allow_nan=False))
+    """Print one JSON document, for scripts: numbers in full, null for what is missing.
+
+    NaN and infinity, which JSON does not have, are missing numbers.
+    """
+    print(json.dumps(_finite(content), indent=2, allow_nan=False))
+
+
+def _finite(content: object) -> object:
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content
 
 
 def print_table(

@@ -249,12 +249,32 @@ def test_help_imports_neither_mlflow_nor_torch(tmp_path: Path) -> None:
     assert "torch" not in output.splitlines()[-1]
 
 
-def test_help_begins_with_what_a_newcomer_needs(tmp_path: Path) -> None:
-    names = (
-        "init adopt compare versions ui remove audit promote verify erase suspects source request"
-    )
-    shown = re.findall(r"^\W+([a-z]+)  ", puma(tmp_path, "--help").stdout, re.MULTILINE)
-    assert shown == ["help", *names.split(), "registered"]
+def test_help_has_the_commands_in_groups(tmp_path: Path) -> None:
+    text = puma(tmp_path, "--help").stdout
+    shown = re.findall(r"─ (\w[\w ]*) ─|^\W+([a-z]+)  ", text, re.MULTILINE)
+    groups: dict[str, list[str]] = {}
+    for group, command in shown:
+        if group:
+            groups[group] = []
+        else:
+            groups[list(groups)[-1]].append(command)
+    del groups["Options"]
+    assert groups == {
+        "Project": ["init", "adopt", "ui"],
+        "Requests": ["remove"],
+        "Versions": ["compare", "versions", "promote", "erase"],
+        "Evidence": ["audit", "verify"],
+        "Diagnostics": ["suspects"],
+        "What the pipeline calls": ["source", "request", "registered"],
+    }
+
+
+def test_the_shell_completes_commands(tmp_path: Path) -> None:
+    """As the script that `puma --install-completion bash` installs asks for them."""
+    asked = {"_PUMA_COMPLETE": "complete_bash", "COMP_WORDS": "puma ver", "COMP_CWORD": "1"}
+    code = f"import os\nos.environ |= {asked}\nfrom puma.cli import app\napp(prog_name='puma')"
+    output, errors = start_python(code, tmp_path).communicate(timeout=60)
+    assert (output.split(), errors) == (["versions", "verify"], "")
 
 
 def test_the_module_runs_as_a_command(template: Workspace) -> None:

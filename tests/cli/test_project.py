@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def test_a_project_on_a_dataset_that_comes_with_puma(folder: Path) -> None:
     assert "  cd project\n  dvc repro " in done.stdout
     assert "  puma compare german_credit\n" in done.stdout
     assert Workspace(folder / "project").settings.datasets == ("german_credit",)
+    as_json = json.loads(puma(folder, "init", "other", "--json").stdout)
+    assert as_json == {
+        **dict.fromkeys(("table", "rows", "people", "test_rows", "columns", "to_correct")),
+        **{"folder": "other", "dataset": "german_credit"},
+    }
 
 
 def test_a_project_on_a_table(folder: Path) -> None:
@@ -53,6 +59,11 @@ def test_a_project_on_a_table(folder: Path) -> None:
     assert Workspace(folder / "project").settings.sources == {
         "short": SourceSettings(path="data/short.csv", target="churned", subject="customer id")
     }
+    as_json = json.loads(puma(folder, "init", "other", *command[2:], "--json").stdout)
+    columns = {each["column"]: each for each in as_json["columns"]}
+    assert (as_json["table"], as_json["rows"], as_json["people"]) == ("data/short.csv", 60, 60)
+    assert columns["visits"]["distinct"] == 7
+    assert columns["churned"]["type"] == "target"
 
 
 def test_a_table_that_settings_have_to_say_more_about(folder: Path) -> None:
@@ -71,6 +82,10 @@ def test_a_table_that_settings_have_to_say_more_about(folder: Path) -> None:
     assert "correct sources.churn in params.yaml, or the table data/churn.csv" in done.stdout
     assert "  cd " not in done.stdout
     assert Workspace(folder).settings.sources["churn"].path == "data/churn.csv"
+    again = puma(folder, "init", "other", "--data", "data/churn.csv", *OPTIONS[2:4], "--json")
+    as_json = json.loads(again.stdout)
+    assert (again.exit_code, as_json["columns"]) == (1, None)
+    assert "column 'note' has 60 different texts" in as_json["to_correct"]
 
 
 @pytest.mark.parametrize(

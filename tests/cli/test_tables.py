@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from puma.cli.tables import number, print_side_by_side, print_table
+from puma.cli.tables import number, print_json, print_side_by_side, print_table
 from puma.project.workspace import Workspace
 from tests.command import puma
 from tests.registry.fixtures import _default_store, filled, template
@@ -19,6 +19,14 @@ WIDTHS = (30, 40, 60, 80, 120)
 def test_a_table_shows_what_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("versions", ("method",), [["[/x]"]])
     assert "[/x]" in capsys.readouterr().out
+
+
+def test_json_has_numbers_in_full_and_null_for_what_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_json({"third": 1 / 3, "lost": [float("nan"), (float("inf"),)], "none": None})
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown == {"third": 1 / 3, "lost": [None, [None]], "none": None}
 
 
 @pytest.mark.parametrize("width", ["0", "1", "-5", "wide", ""])
