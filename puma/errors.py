@@ -55,6 +55,10 @@ class RegistryError(PumaError, RuntimeError):
     """The model registry cannot be opened, read, or written."""
 
 
+class RankError(PumaError, RuntimeError):
+    """Another process of a removal that several share has failed, or does not answer."""
+
+
 def require_path(path: object, error: type[PumaError]) -> None:
     """Raise ``error`` unless ``path`` names a path."""
     require_type(path, (str, os.PathLike), "the path", error, "pass a pathlib.Path")

@@ -22,6 +22,7 @@ from puma.influence.gauss_newton_rows import GaussNewtonRows
 from puma.influence.operators import Hessian, LinearOperator, OverExamples, Shifted
 from puma.influence.reweighting import REWEIGHTERS, reweight
 from puma.influence.scores import influence_scores
+from puma.influence.sharding import rows_shared
 from puma.influence.solvers import (
     SOLVERS,
     ConjugateGradients,
@@ -71,6 +72,7 @@ __all__ = [
     "require_preservable",
     "resolve_solver",
     "reweight",
+    "rows_shared",
     "sampled",
     "sampled_rows",
     "weighted_gradient",

@@ -11,6 +11,7 @@ from torch.func import jvp
 from puma.data.base import Examples
 from puma.errors import DataError
 from puma.influence.flat_model import FlatModel, batches
+from puma.influence.sharding import gathered, share, summed
 
 # jvp imports this at its first call, which may be timed: half a second. PyTorch deprecates
 # what it is itself built on, and warns of it there.
@@ -36,6 +37,7 @@ def weighted_gradient(
             f"{tuple(weights.shape)} with {int((~torch.isfinite(weights)).sum())} not finite"
         )
     used = weights.nonzero()[:, 0]
+    used = used[share(len(used))]
     weights = weights[used].to(flat.dtype)
     vector = flat.vector.requires_grad_()
     total = flat.vector.zero_()
@@ -46,7 +48,7 @@ def weighted_gradient(
         with torch.enable_grad():
             loss = flat.losses(vector, features, labels, examples.task) @ weight
         total += torch.autograd.grad(loss, vector)[0]
-    return total
+    return summed(total)
 
 
 def directional_derivatives(
@@ -67,7 +69,8 @@ def directional_derivatives(
         )
     direction = direction.detach().to(flat.dtype)
     slopes = [vector.new_empty(0)]
-    for features, labels in batches(flat, examples, batch_size):
+    part = share(len(examples))
+    for features, labels in batches(flat, examples, batch_size, part=part):
 
         def losses(point: Tensor, features: Tensor = features, labels: Tensor = labels) -> Tensor:
             return flat.losses(point, features, labels, examples.task)
@@ -75,4 +78,4 @@ def directional_derivatives(
         # Under no_grad the primal pass would otherwise still record a backward graph.
         with torch.no_grad():
             slopes.append(jvp(losses, (vector,), (direction,))[1])
-    return torch.cat(slopes)
+    return gathered(torch.cat(slopes), len(examples))

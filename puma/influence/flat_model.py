@@ -24,6 +24,7 @@ from puma.models.tasks import Likelihood, likelihood_of, losses
 BATCH_SIZE = 1024
 # Activations of a large batch of images leave the cache and page-fault: 3 times slower at 1024.
 CONVOLUTIONAL_BATCH_SIZE = 32
+ALL = slice(None)
 FEW = 8  # examples that a model is tried on
 
 
@@ -186,6 +187,7 @@ def batches(
     batch_size: int | None = None,
     *,
     rows: Tensor | None = None,
+    part: slice = ALL,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Return the (features, labels) of ``examples`` in order; the last batch may be smaller.
 
@@ -196,6 +198,7 @@ def batches(
         examples: The data.
         batch_size: None takes the model's own, which is smaller for convolutional networks.
         rows: (m,) long indices of the examples that are wanted; None takes all.
+        part: Which examples, or which of ``rows``; see :func:`puma.influence.sharding.share`.
 
     Raises:
         SettingsError: ``batch_size`` is below one.
@@ -220,12 +223,13 @@ def batches(
     if rows is not None:
         return (
             (examples.features[chosen], examples.labels[chosen])
-            for chosen in rows.split(batch_size)
+            for chosen in rows[part].split(batch_size)
             if len(chosen)
         )
-    if len(examples) == 0:  # split() would yield one empty batch, which convolutions refuse
+    features, labels = examples.features[part], examples.labels[part]
+    if len(labels) == 0:  # split() would yield one empty batch, which convolutions refuse
         return iter(())
-    return zip(examples.features.split(batch_size), examples.labels.split(batch_size), strict=True)
+    return zip(features.split(batch_size), labels.split(batch_size), strict=True)
 
 
 def _up_to(labels: Tensor, likelihood: Likelihood) -> str:

@@ -14,9 +14,10 @@ from torch.func import jvp, vjp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
-from puma.influence.flat_model import FlatModel, batches
+from puma.influence.flat_model import ALL, FlatModel, batches
 from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.operators import LinearOperator, Restricted, check_operator, require_shape
+from puma.influence.sharding import gathered, share, summed
 from puma.models.tasks import Product, likelihood_of, row_weights
 
 
@@ -45,7 +46,7 @@ class _OverOutputs(ABC):
         total = torch.zeros_like(vector)
         for product in self._products:
             total += product(vector)
-        return total / len(self.examples)
+        return summed(total) / len(self.examples)
 
     def over(self, rows: Tensor) -> LinearOperator:
         """The mean over the examples at ``rows`` only."""
@@ -61,18 +62,18 @@ class _OverOutputs(ABC):
 
     @cached_property
     def _products(self) -> list[Product]:
-        parts = list(self._parts(self.examples))
+        parts = list(self._parts(self.examples, share(len(self.examples))))
         kept = 0
-        if self._cache_bytes:
+        if self._cache_bytes and parts:
             kept = self._cache_bytes // self._linearised_bytes(*parts[0])
         return [
             self._linearised(*part) if i < kept else partial(self._recomputed, *part)
             for i, part in enumerate(parts)
         ]
 
-    def _parts(self, examples: Examples) -> Iterator[tuple[Product, Tensor]]:
+    def _parts(self, examples: Examples, part: slice = ALL) -> Iterator[tuple[Product, Tensor]]:
         """The outputs of each batch, as functions of the parameters; and its labels."""
-        for features, labels in batches(self.flat, examples, self._batch_size):
+        for features, labels in batches(self.flat, examples, self._batch_size, part=part):
             yield partial(self._output, features=features, labels=labels), labels
 
     def _sum(self, examples: Examples, vector: Tensor) -> Tensor:
@@ -189,23 +190,24 @@ class MarginGaussNewton(_OverOutputs):
         Raises:
             NoRuleError: The layers do not give the model's per-example gradients.
         """
-        seeds = []
-        for features, labels in batches(self.flat, self.examples, self._batch_size):
+        n = len(self.examples)
+        seeds = [self.flat.vector.new_empty(0, self.flat.classes(self.examples.features))]
+        for features, labels in batches(self.flat, self.examples, self._batch_size, part=share(n)):
             with torch.no_grad():
                 logits = self.flat.logits(self.flat.vector, features)
             with torch.enable_grad():
                 total = self._margins(logits.requires_grad_(), labels).sum()
             seeds.append(torch.autograd.grad(total, logits)[0])
-        scale = (weight / len(self.examples)) ** 0.5
-        return gradient_rows(self.flat, self.examples.features, torch.cat(seeds) * scale)
+        whole = gathered(torch.cat(seeds), n) * (weight / n) ** 0.5
+        return gradient_rows(self.flat, self.examples.features, whole)
 
     def pulled(self, weights: Tensor) -> Tensor:
         """(p,) Σ_i weights_i ∇m_i / n, for ``weights`` (n,)."""
-        vector = self.flat.vector
-        total, start = torch.zeros_like(vector), 0
-        for part, _ in self._parts(self.examples):
+        vector, own = self.flat.vector, share(len(self.examples))
+        total, start = torch.zeros_like(vector), own.start
+        for part, _ in self._parts(self.examples, own):
             with torch.no_grad():
                 output, pull = vjp(part, vector)[:2]
                 total += pull(weights[start : start + len(output)].to(self.dtype))[0]
             start += len(output)
-        return total / len(self.examples)
+        return summed(total) / len(self.examples)

@@ -17,6 +17,7 @@ from puma.errors import (
 from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
 from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.layer_gradients import LayerRows, require_layer_gradients
+from puma.influence.sharding import agreed, gathered, share
 from puma.models.tasks import likelihood_of, row_weights
 
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
@@ -89,6 +90,8 @@ class GaussNewtonRows:
     def factor(self) -> Tensor:
         """(rows, p) A."""
         chosen, seeds = self.seeds()
+        count, own = len(seeds), share(len(seeds))
+        chosen, seeds = chosen[own], seeds[own]
         layers = LayerRows(self.flat)
         factor = torch.zeros(len(seeds), self.size, dtype=self.dtype, device=self.flat.device)
         step = self._batch_size or self.flat.batch_size
@@ -99,7 +102,7 @@ class GaussNewtonRows:
             layers.fill(rows, features, seeds[part])
             if start == 0:
                 require_layer_gradients(self.flat, rows.T.matmul, features, seeds[part])
-        return factor
+        return gathered(factor, count)
 
     def seeds(self) -> tuple[Tensor, Tensor]:
         """Return each row's example, and (rows, classes) w_i·u to pull back through its logits."""
@@ -125,16 +128,19 @@ class GaussNewtonRows:
         seeds = (values * weights[:, None]).sqrt()[:, :, None] * vectors
         chosen = chosen.repeat_interleave(seeds.shape[1])
         device = self.examples.features.device
-        return chosen.to(device), seeds.flatten(0, 1).to(self.dtype).to(device)
+        seeds = agreed(seeds.flatten(0, 1))  # where eigenvalues repeat, eigenvectors are a choice
+        return agreed(chosen).to(device), seeds.to(self.dtype).to(device)
 
     @torch.no_grad()
     def _outputs(self) -> Tensor:
         """(n, K) in double precision: 1 − p must survive p near 1."""
-        parts = [
-            self.flat.logits(self.flat.vector, features).double()
-            for features, _ in batches(self.flat, self.examples, self._batch_size)
+        n, vector = len(self.examples), self.flat.vector
+        parts = [vector.new_empty(0, self.flat.classes(self.examples.features)).double()]
+        parts += [
+            self.flat.logits(vector, features).double()
+            for features, _ in batches(self.flat, self.examples, self._batch_size, part=share(n))
         ]
-        return torch.cat(parts).cpu()
+        return gathered(torch.cat(parts), n).cpu()
 
     def _require_memory(self, max_bytes: int) -> None:
         rows = self._drawn * self._each

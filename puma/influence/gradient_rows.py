@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from puma.influence.flat_model import FlatModel
-from puma.influence.layer_gradients import LayerSignals, layer_gradients, require_layer_gradients
+from puma.influence.layer_gradients import (
+    LayerSignals,
+    NoRuleError,
+    layer_gradients,
+    require_layer_gradients,
+)
+from puma.influence.sharding import gathered, share, unanimous
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class GradientRows:
         parts = tuple(part.at(rows) for part in self.parts)
         return GradientRows(self.like, len(rows), self.size, parts)
 
+    def gathered(self, count: int) -> GradientRows:
+        """The ``count`` rows of all ranks, of which these are this one's."""
+        parts = tuple(part.gathered(count) for part in self.parts)
+        return GradientRows(self.like, count, self.size, parts)
+
     def double(self) -> GradientRows:
         """The same in double precision."""
         parts = tuple(part.double() for part in self.parts)
@@ -115,6 +126,10 @@ class _Outer:
     def at(self, rows: Tensor) -> _Outer:
         return _Outer(self.into[rows], self.out[rows], self.weight, self.bias)
 
+    def gathered(self, count: int) -> _Outer:
+        into, out = gathered(self.into, count), gathered(self.out, count)
+        return _Outer(into, out, self.weight, self.bias)
+
     def double(self) -> _Outer:
         return _Outer(self.into.double(), self.out.double(), self.weight, self.bias)
 
@@ -152,6 +167,9 @@ class _Written:
     def at(self, rows: Tensor) -> _Written:
         return _Written(self.rows[rows], self.place)
 
+    def gathered(self, count: int) -> _Written:
+        return _Written(gathered(self.rows, count), self.place)
+
     def double(self) -> _Written:
         return _Written(self.rows.double(), self.place)
 
@@ -183,19 +201,33 @@ def gradient_rows(
         NoRuleError: A trainable layer has no rule or does not see one entry per example, or a
             parameter is used outside of its layer.
     """
+    count, own = len(seeds), share(len(seeds))
+    # At least one row: the layers are what all ranks have to know.
+    tried = slice(own.start, max(own.stop, min(own.start + 1, count)))
+    found = unanimous(lambda: _own_rows(flat, features, seeds, rows, tried), NoRuleError)
+    if tried != own:
+        found = found.at(torch.arange(0, device=seeds.device))
+    return found.gathered(count)
+
+
+def _own_rows(
+    flat: FlatModel, features: Tensor, seeds: Tensor, rows: Tensor | None, own: slice
+) -> GradientRows:
+    """Those of the rows ``own``."""
     signals = LayerSignals(flat, "a matrix of gradients")
     like = flat.vector[:0]
     pieces: list[tuple[_Outer | _Written, ...]] = []
-    for start in range(0, len(seeds), flat.batch_size):
-        batch = slice(start, start + flat.batch_size)
+    for start in range(own.start, own.stop, flat.batch_size):
+        batch = slice(start, min(start + flat.batch_size, own.stop))
         chosen = features[batch] if rows is None else features[rows[batch]]
         pieces.append(_parts(signals, flat.slices, chosen, seeds[batch]))
-        if start == 0:
+        if start == own.start:
             first = GradientRows(like, len(chosen), flat.size, pieces[0])
             if not flat.layer_wise:  # once a model
                 require_layer_gradients(flat, first.transposed, chosen, seeds[batch])
                 flat.layer_wise = True
-    return GradientRows(like, len(seeds), flat.size, tuple(map(_joined, zip(*pieces, strict=True))))
+    joined = tuple(map(_joined, zip(*pieces, strict=True)))
+    return GradientRows(like, own.stop - own.start, flat.size, joined)
 
 
 def _parts(

@@ -14,7 +14,14 @@ from torch.func import grad, jvp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError, SolverError
-from puma.influence.flat_model import FlatModel, batches, require_consistent, require_examples
+from puma.influence.flat_model import (
+    ALL,
+    FlatModel,
+    batches,
+    require_consistent,
+    require_examples,
+)
+from puma.influence.sharding import share, summed
 
 
 class LinearOperator(Protocol):
@@ -76,15 +83,16 @@ class Hessian:
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         require_shape(vector, self.size)
-        return self._sum(self.examples, vector) / len(self.examples)
+        n = len(self.examples)
+        return summed(self._sum(self.examples, vector, share(n))) / n
 
     def over(self, rows: Tensor) -> LinearOperator:
         """The mean over the examples at ``rows`` only."""
         return Restricted(self.flat, self.examples.subset(rows), self._sum)
 
-    def _sum(self, examples: Examples, vector: Tensor) -> Tensor:
+    def _sum(self, examples: Examples, vector: Tensor, part: slice = ALL) -> Tensor:
         total = torch.zeros_like(vector)
-        for features, labels in batches(self.flat, examples, self._batch_size):
+        for features, labels in batches(self.flat, examples, self._batch_size, part=part):
 
             def loss(point: Tensor, features: Tensor = features, labels: Tensor = labels) -> Tensor:
                 return self.flat.losses(point, features, labels, examples.task).sum()

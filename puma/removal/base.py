@@ -22,10 +22,12 @@ from torch import nn
 
 from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
+from puma.influence.sharding import gathered, is_shared, own_rows, require_same
 from puma.models import predictions, weights_digest
 from puma.models.own_loop import loop_digest
 from puma.models.tasks import losses, weighted
 from puma.models.training import History, train
+from puma.project.files import sha256
 from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings, problems_of
@@ -168,6 +170,8 @@ class RemovalMethod(Strict, ABC):
         original: The kind of original that it removes from. Any other than the plain one is
             made by the method's own ``fit``, which records what ``remove`` will need.
         exact: Whether no weight of what it makes was trained on the removed rows.
+        shares_rows: Whether several ranks may remove together, each with a share of the rows
+            (:func:`puma.influence.rows_shared`).
         training: How models are trained, the original included.
         seed: Of everything that the method draws.
 
@@ -178,6 +182,7 @@ class RemovalMethod(Strict, ABC):
     method: ClassVar[str]
     original: ClassVar[str] = ORIGINAL
     exact: ClassVar[bool] = False
+    shares_rows: ClassVar[bool] = False
 
     training: TrainingSettings = TrainingSettings()
     seed: Seed = 0
@@ -307,6 +312,8 @@ class RemovalMethod(Strict, ABC):
             DeletionError: The set was made for other data than the model was trained on.
             ModelError: The model was trained by another kind of method, or its records do not
                 fit.
+            SettingsError: Several ranks are to share the rows, and the method is for one process.
+            RankError: They have other models, data or settings, or one of them has failed.
         """
         require_type(trained, Trained, "what to remove from", ModelError, "pass what fit returns")
         require_type(
@@ -326,6 +333,7 @@ class RemovalMethod(Strict, ABC):
                 f"the deletion set was checked against other data than this model's "
                 f"{trained.dataset.name!r}; read it again with the model's own dataset"
             )
+        self._require_ranks_agree(trained, deletion_set)
         _import_for_adam()
         start = time.perf_counter()
         rows = weighted(trained.dataset.train, self.training.class_weights)
@@ -349,6 +357,23 @@ class RemovalMethod(Strict, ABC):
             preserved=self._preserved(trained, deletion_set, patch.predictor),
         )
 
+    def _require_ranks_agree(self, trained: Trained, deletion_set: DeletionSet) -> None:
+        """Compare what several ranks are to remove by; there is nothing to compare for one."""
+        if not is_shared():
+            return
+        if not self.shares_rows:
+            raise SettingsError(
+                f"{self.method} is for one process; call it on rank 0 alone, outside of "
+                "rows_shared(), or choose puma"
+            )
+        require_same(
+            "models, data or settings",
+            weights_digest(trained.predictor),
+            trained.dataset.digest,
+            sha256(deletion_set.rows.numpy().tobytes()),
+            self.model_dump_json(),
+        )
+
     def _preserved(
         self,
         trained: Trained,  # noqa: ARG002
@@ -370,8 +395,11 @@ def _import_for_adam() -> None:
 
 def _mean_loss(model: nn.Module, examples: Examples) -> float:
     """Nats, summed in double precision: a drift is far smaller than the two losses."""
-    outputs = predictions.outputs_of(model, examples)
-    return losses(examples.task, outputs, examples.labels).double().mean().item()
+    own = own_rows(examples)
+    found = examples.features.new_empty(0)
+    if len(own):
+        found = losses(own.task, predictions.outputs_of(model, own), own.labels)
+    return gathered(found, len(examples)).double().mean().item()
 
 
 def _yaml_scalar(value: object) -> Parameter:

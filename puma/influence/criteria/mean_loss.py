@@ -10,6 +10,7 @@ from torch import Tensor
 from puma.data.base import Examples
 from puma.influence.derivatives import weighted_gradient
 from puma.influence.flat_model import FlatModel, batches, require_examples
+from puma.influence.sharding import share, summed
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,11 @@ class MeanLoss:
     def value(self, flat: FlatModel, vector: Tensor) -> float:
         """Mean loss at ``vector`` (p,), summed in double precision."""
         total = 0.0
-        for features, labels in batches(flat, self.examples, self.batch_size):
+        part = share(len(self.examples))
+        for features, labels in batches(flat, self.examples, self.batch_size, part=part):
             found = flat.losses(vector, features, labels, self.examples.task)
             total += found.double().sum().item()
-        return total / len(self.examples)
+        return float(summed(torch.tensor(total, dtype=torch.float64))) / len(self.examples)
 
     def gradient(self, flat: FlatModel) -> Tensor:
         """(p,) gradient of the mean loss at ``flat.vector``."""

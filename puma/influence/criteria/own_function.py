@@ -11,6 +11,7 @@ from torch import Tensor
 from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat_model import FlatModel, batches, require_examples
+from puma.influence.sharding import gathered, share, summed
 from puma.project.user_code import imported
 
 FORM = "package.module:function"
@@ -95,21 +96,25 @@ class OwnFunction:
                 f"{int((~pulled.isfinite()).sum())} of {pulled.numel()} entries that are NaN or "
                 "infinite; take out square roots, logarithms and quotients of 0"
             )
-        vector, done = flat.vector.requires_grad_(), 0
+        part = share(len(self.examples))
+        vector, done = flat.vector.requires_grad_(), part.start
         total = torch.zeros_like(flat.vector)
-        for features, labels in batches(flat, self.examples, self.batch_size):
-            part = pulled[done : done + len(labels)].to(flat.dtype)
+        for features, labels in batches(flat, self.examples, self.batch_size, part=part):
+            back = pulled[done : done + len(labels)].to(flat.dtype)
             done += len(labels)
             with torch.enable_grad():
                 output = flat.logits(vector, features)
-            total += torch.autograd.grad(output, vector, part)[0]
-        return total
+            total += torch.autograd.grad(output, vector, back)[0]
+        return summed(total)
 
     @torch.no_grad()
     def _logits(self, flat: FlatModel, vector: Tensor) -> Tensor:
         """(n, outputs) float64, cut off from the parameters."""
-        parts = batches(flat, self.examples, self.batch_size)
-        return torch.cat([flat.logits(vector, features).double() for features, _ in parts])
+        n = len(self.examples)
+        parts = batches(flat, self.examples, self.batch_size, part=share(n))
+        found = [vector.new_empty(0, flat.classes(self.examples.features)).double()]
+        found += [flat.logits(vector, features).double() for features, _ in parts]
+        return gathered(torch.cat(found), n)
 
     def _called(self, logits: Tensor) -> Tensor:
         try:

@@ -11,6 +11,7 @@ from torch import Tensor
 from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat_model import FlatModel, batches, require_examples
+from puma.influence.sharding import share, summed
 from puma.models.tasks import likelihood_of, require_classes
 
 
@@ -73,19 +74,21 @@ class SoftECE:
         signs = self._sums(flat, flat.vector).sign()
         vector = flat.vector.requires_grad_()
         total = torch.zeros_like(flat.vector)
-        for features, labels in batches(flat, self.examples, self.batch_size):
+        part = share(len(self.examples))
+        for features, labels in batches(flat, self.examples, self.batch_size, part=part):
             with torch.enable_grad():
                 signed = self._gaps(flat.logits(vector, features), labels) @ signs
             total += torch.autograd.grad(signed, vector)[0]
-        return total / len(self.examples)
+        return summed(total) / len(self.examples)
 
     @torch.no_grad()
     def _sums(self, flat: FlatModel, vector: Tensor) -> Tensor:
         """(bins,) Σ_i m_ib·(right_i − c_i): negative where the model is over-confident."""
         sums = torch.zeros(self.bins, dtype=torch.float64, device=flat.device)
-        for features, labels in batches(flat, self.examples, self.batch_size):
+        part = share(len(self.examples))
+        for features, labels in batches(flat, self.examples, self.batch_size, part=part):
             sums += self._gaps(flat.logits(vector, features), labels)
-        return sums
+        return summed(sums)
 
     def _gaps(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(bins,) one batch's share of the sums."""

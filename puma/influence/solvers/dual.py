@@ -18,6 +18,7 @@ from puma.influence.gauss_newton_rows import gauss_newton_rows
 from puma.influence.gradient_rows import GradientRows
 from puma.influence.layer_gradients import NoRuleError
 from puma.influence.operators import LinearOperator, unshifted
+from puma.influence.sharding import agreed
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.solver import Solution, check_rhs, norm, zero_solution
 from puma.models.tasks import likelihood_of
@@ -259,7 +260,7 @@ def _plus(curvature: RowsInverse, rows: FewRows) -> _Direct:
 
 def significant(rows: GradientRows, shift: float) -> Tensor:
     """Indices of the rows but the shortest, whose squared lengths add up to 5 % of ``shift``."""
-    squares, order = rows.squares().sort()
+    squares, order = agreed(rows.squares()).sort()
     left_out = int((squares.cumsum(0) <= LEFT_OUT * shift).sum())
     return order[left_out:].sort().values
 

@@ -14,6 +14,7 @@ from puma.influence import (
     weighted_gradient,
 )
 from puma.influence.reweighting import Exact
+from puma.influence.sharding import agreed
 from puma.removal.puma.line_search import largest_step_size
 from puma.removal.puma.stepper import Stepper
 
@@ -120,7 +121,7 @@ class PromisedScores:
             bounds=(-settings.max_weight, settings.max_weight),
             solver=Exact(tolerance=SEVERAL),
         )
-        return weights
+        return agreed(weights)
 
 
 def _direction(run: Stepper) -> tuple[Tensor, float | None, list[Solution]]:

@@ -101,6 +101,7 @@ class PUMA(PumaSettings, RemovalMethod):
     """
 
     method = "puma"
+    shares_rows = True
 
     @model_validator(mode="after")
     def _knows_what_to_preserve(self) -> PUMA:

@@ -10,6 +10,7 @@ from torch import Tensor
 from puma.data.base import Dataset
 from puma.errors import SettingsError
 from puma.influence import Criterion, FlatModel, OwnFunction, preserved_criterion
+from puma.influence.sharding import agreed
 from puma.removal.base import Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PreservedCriterion
@@ -35,7 +36,7 @@ class Promise:
 
     def drift(self, flat: FlatModel, vector: Tensor) -> float:
         """C at ``vector`` minus C of the original."""
-        return self.criterion.value(flat, vector) - self.before
+        return agreed(self.criterion.value(flat, vector)) - self.before
 
     def keeps(self, drift: float) -> bool:
         """Return whether |drift| keeps the budget."""
@@ -73,14 +74,14 @@ def promises(
     found = []
     for each in wanted:
         criterion = preserved_criterion(each, retained, weight_decay, sample=sample, seed=seed)
-        before = criterion.value(flat, flat.vector)
+        before = agreed(criterion.value(flat, flat.vector))
         if before - before != 0:  # infinite, or NaN
             raise SettingsError(
                 f"puma.preserve: {each.title} of the original is {before}; keep a criterion "
                 "that is finite"
             )
         own = isinstance(criterion, OwnFunction)
-        again = criterion.value(flat, flat.vector) if own else before
+        again = agreed(criterion.value(flat, flat.vector)) if own else before
         if not math.isclose(again, before, rel_tol=REPEATS, abs_tol=REPEATS * each.budget):
             raise SettingsError(
                 f"puma.preserve: {each.title} of the original is {before:.6g}, and {again:.6g} "

@@ -24,6 +24,7 @@ from puma.influence import (
     sampled_rows,
 )
 from puma.influence.flat_model import batches
+from puma.influence.sharding import agreed, gathered, share
 from puma.models.tasks import likelihood_of
 from puma.removal.base import Trained
 from puma.removal.puma.line_search import largest_step_size
@@ -112,7 +113,7 @@ class Stepper(ABC):
 
     def go_to(self, vector: Tensor) -> None:
         """Take the model to other parameters (p,)."""
-        self.flat = self.flat.at(vector)
+        self.flat = self.flat.at(agreed(vector))
         self._curvature = None
 
     def drifts(self, vector: Tensor) -> tuple[float, ...]:
@@ -136,11 +137,12 @@ class Stepper(ABC):
     @torch.no_grad()
     def margins(self, vector: Tensor, examples: Examples) -> Tensor:
         """(m,) float64 margins of the ``examples`` at ``vector``."""
-        parts = [
+        parts = [vector.new_empty(0).double()]
+        parts += [
             self.likelihood.margins(self.flat.logits(vector, features).double(), labels)
-            for features, labels in batches(self.flat, examples)
+            for features, labels in batches(self.flat, examples, part=share(len(examples)))
         ]
-        return torch.cat(parts)
+        return gathered(torch.cat(parts), len(examples))
 
     @property
     def reweighted(self) -> bool:

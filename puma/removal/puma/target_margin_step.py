@@ -22,6 +22,7 @@ from puma.influence import (
     resolve_solver,
     weighted_gradient,
 )
+from puma.influence.sharding import agreed, from_first
 from puma.references.short_training import train_short
 from puma.removal.base import Trained
 from puma.removal.puma.criterion_projection import (
@@ -85,27 +86,35 @@ class TargetMarginStepper(Stepper):
                 "every test row belongs to the people to be removed: no unseen rows are left to "
                 "compare with; set reference_models to 0, or test on other people"
             )
-        self.target_error: float | None = None
-        if settings.reference_models == "pool":
-            self._take_targets_from_pool(trained, deletion_set, progress=progress)
-        else:
-            self.targets = target_margins(
-                trained.predictor,
-                trained.initial,
-                self.retain_set,
-                self.forget_sample,
-                training,
-                models=settings.reference_models,
-                fraction=settings.reference_fraction,
-                epochs=max(1, round(settings.reference_epochs * training.epochs)),
-                seed=seed,
-                progress=progress,
-            )
+        self.targets, self.target_error = from_first(
+            lambda: self._targets(trained, deletion_set, progress=progress)
+        )
         self._start = self._distance = self._distance_at(self.flat.vector)
 
-    def _take_targets_from_pool(
+    def _targets(
         self, trained: Trained, deletion_set: DeletionSet, *, progress: bool
-    ) -> None:
+    ) -> tuple[Tensor, float | None]:
+        """(m,) target margins of the rows, and their expected error where it is known."""
+        settings, training = self.settings, self.training
+        if settings.reference_models == "pool":
+            return self._targets_from_pool(trained, deletion_set, progress=progress)
+        found = target_margins(
+            trained.predictor,
+            trained.initial,
+            self.retain_set,
+            self.forget_sample,
+            training,
+            models=settings.reference_models,
+            fraction=settings.reference_fraction,
+            epochs=max(1, round(settings.reference_epochs * training.epochs)),
+            seed=self.seed,
+            progress=progress,
+        )
+        return found, None
+
+    def _targets_from_pool(
+        self, trained: Trained, deletion_set: DeletionSet, *, progress: bool
+    ) -> tuple[Tensor, float | None]:
         if trained.pool is None:
             raise SettingsError(
                 "PUMA takes its target margins from a pool, and this model came with none; train "
@@ -118,8 +127,7 @@ class TargetMarginStepper(Stepper):
             trained.pool, trained.dataset, trained.initial, rows, self.training, progress=progress
         )
         found = trained.pool.predict(rows, half="removal")
-        self.targets = torch.from_numpy(found.margins[self.forget_rows.numpy()])
-        self.target_error = found.error
+        return torch.from_numpy(found.margins[self.forget_rows.numpy()]), found.error
 
     def _distance_at(self, vector: Tensor) -> float:
         """Mean absolute distance of the rows' margins from their targets, in logits."""
@@ -265,7 +273,7 @@ class _InverseOf:
 
 
 def _mean_size(values: Tensor) -> float:
-    return float(values.abs().mean())
+    return agreed(float(values.abs().mean()))
 
 
 def _auc(margins: Tensor, unseen: Tensor) -> float:
