@@ -58,6 +58,12 @@ def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:
     return dataset, version
 
 
+def several_ranks() -> bool:
+    """Whether torchrun, or what sets the same variables, started several processes for this."""
+    needed = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1 and all(name in os.environ for name in needed)
+
+
 def may_show_ids(stream: TextIO) -> bool:
     """Whether ``stream`` is the user's own terminal. Elsewhere ids would be stored."""
     return stream.isatty() and "JPY_PARENT_PID" not in os.environ

@@ -7,6 +7,7 @@ MLflow and PyTorch take seconds to import. So every command imports what it need
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from puma.cli.adoption import adopt
-from puma.cli.common import REFUSED, SHOWN_IDS, may_show_ids
+from puma.cli.common import REFUSED, SHOWN_IDS, may_show_ids, several_ranks
 from puma.cli.diagnostics import suspects
 from puma.cli.evidence import audit, verify
 from puma.cli.project import init
@@ -31,9 +32,10 @@ from puma.cli.signals import (
 )
 from puma.cli.ui import ui
 from puma.cli.versions import compare, erase, promote, registered, versions
-from puma.errors import DeletionError, PumaError
+from puma.errors import DeletionError, PumaError, SettingsError
 
 COMPLETED_BY_REPEATING = ("remove", "promote", "erase")
+SHARED = "remove"  # by the processes that torchrun starts
 COMPLETED = "; the same command completes what was begun"
 
 
@@ -91,6 +93,7 @@ class Command(TyperCommand):
         """Run the command; exit with 2 after an error, and with 130 after Ctrl-C."""
         with interrupts_noted() as interrupts:
             try:
+                self._refuse_ranks()
                 return super().invoke(ctx)
             except typer.Exit:
                 raise
@@ -103,6 +106,13 @@ class Command(TyperCommand):
                     raise typer.Exit(INTERRUPTED) from error
                 _show(error)
                 raise typer.Exit(REFUSED) from error
+
+    def _refuse_ranks(self) -> None:
+        if self.name == SHARED or not several_ranks():
+            return
+        if int(os.environ["RANK"]) > 0:
+            raise typer.Exit(REFUSED)
+        raise SettingsError(f"puma {self.name} is for one process; run it without torchrun")
 
 
 def _show(error: Exception) -> None:

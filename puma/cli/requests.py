@@ -6,6 +6,7 @@ What takes seconds to import is imported when a command runs; see puma.cli.main.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +14,22 @@ import typer
 
 from puma.cli.common import (
     FAILED,
+    REFUSED,
     AsJson,
     DatasetName,
     project_of,
+    several_ranks,
     version_named,
 )
 from puma.cli.tables import print_comparison, print_json
-from puma.errors import DeletionError, SettingsError
+from puma.errors import DeletionError, PumaError, SettingsError
 from puma.project.workspace import Workspace
 from puma.settings import BUILT_IN_DATASETS, OWN_CODE
 
 if TYPE_CHECKING:
     from puma.requests.deletion_set import DeletionSet
     from puma.settings import Settings
+    from puma.workflows.ranks import Ranks
     from puma.workflows.remove import RemovalOutcome
 
 OWN_CODE_KEYS = ("name", "loop", "criterion")  # whose values may name the user's own code
@@ -143,19 +147,33 @@ def remove(
     The new version is also without everybody whom that version was without. The same request
     again finds the version that answers it.
 
+    `torchrun --nproc-per-node 2 -m puma remove …` shares the rows of PUMA's passes among two
+    processes.
+
     Exit code: 0 the verdict on the version that answers the request is one that
     `promotion.accept` names (passed, indistinguishable), 1 it is another one, 2 nothing was
     registered.
     """
-    dataset, version = version_named(model)
-    workspace = project_of(dataset)
     # As in dvc.yaml: with models this small threads wait for each other longer than they work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from puma.workflows.remove import remove_request
+    with _ranks() as ranks:
+        if ranks is not None and ranks.rank > 0:
+            _help(ranks)
+            return
+        dataset, version = version_named(model)
+        workspace = project_of(dataset)
+        from puma.workflows.remove import remove_request
 
-    done = remove_request(
-        workspace, dataset, version, deletions, method=method, budget=budget, seed=seed
-    )
+        done = remove_request(
+            workspace,
+            dataset,
+            version,
+            deletions,
+            method=method,
+            budget=budget,
+            seed=seed,
+            ranks=ranks,
+        )
     accepted = done.version.verdict in workspace.settings.promotion.accept
     if as_json:
         print_json(_as_json(done))
@@ -163,6 +181,34 @@ def remove(
         _print_outcome(done, accepted=accepted)
     if not accepted:
         raise typer.Exit(FAILED)
+
+
+def _ranks() -> AbstractContextManager[Ranks | None]:
+    """The processes that torchrun started for this command; None where this is the only one."""
+    if not several_ranks():
+        return nullcontext()
+    from puma.workflows.ranks import Ranks
+
+    return Ranks()
+
+
+def _help(ranks: Ranks) -> None:
+    """Take part in the removal of rank 0, which prints; an error is for torchrun's report."""
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    @record
+    def help_quietly() -> None:
+        try:
+            ranks.help()
+        except PumaError as error:
+            raise error from None  # what the user's own code raised may name a row
+
+    try:
+        help_quietly()
+    except PumaError as error:
+        if "TORCHELASTIC_ERROR_FILE" not in os.environ:
+            typer.echo(f"puma: rank {ranks.rank}: {error}", err=True)
+        raise typer.Exit(REFUSED) from error
 
 
 def _request(workspace: Workspace, dataset: str) -> tuple[DeletionSet, str]:

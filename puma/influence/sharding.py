@@ -115,7 +115,7 @@ def summed(part: Tensor) -> Tensor:
     ranks = _SHARED_BY.get()
     if ranks is not None:
         part = part.contiguous()
-        _all(torch.distributed.all_reduce, part, group=ranks.passes)
+        carried_out(torch.distributed.all_reduce, part, group=ranks.passes)
     return part
 
 
@@ -133,7 +133,7 @@ def gathered(part: Tensor, count: int) -> Tensor:
     padded = part.new_zeros(max(sizes), *part.shape[1:])
     padded[: len(part)] = part
     found = [torch.empty_like(padded) for _ in sizes]
-    _all(torch.distributed.all_gather, found, padded, group=ranks.passes)
+    carried_out(torch.distributed.all_gather, found, padded, group=ranks.passes)
     return torch.cat([each[:size] for each, size in zip(found, sizes, strict=True)])
 
 
@@ -149,7 +149,7 @@ def agreed(value: Agreed) -> Agreed:
     if ranks is None:
         return value
     sent = value.contiguous() if isinstance(value, Tensor) else torch.tensor([value]).double()
-    _all(torch.distributed.broadcast, sent, src=0, group=ranks.passes)
+    carried_out(torch.distributed.broadcast, sent, src=0, group=ranks.passes)
     return sent if isinstance(value, Tensor) else float(sent)
 
 
@@ -168,7 +168,7 @@ def from_first(make: Callable[[], T]) -> T:
             made = [make()]
     finally:
         sent = [made]
-        _all(torch.distributed.broadcast_object_list, sent, src=0, group=ranks.waits)
+        carried_out(torch.distributed.broadcast_object_list, sent, src=0, group=ranks.waits)
     if not sent[0]:
         raise RankError("rank 0 has failed: its own message says why")
     found: T = sent[0][0]
@@ -195,7 +195,7 @@ def require_same(what: str, *digests: str) -> None:
     if ranks is None:
         return
     found: list[Any] = [None] * ranks.count
-    _all(torch.distributed.all_gather_object, found, digests, group=ranks.waits)
+    carried_out(torch.distributed.all_gather_object, found, digests, group=ranks.waits)
     others = [rank for rank, each in enumerate(found) if each != found[0]]
     if others:
         raise RankError(
@@ -204,12 +204,18 @@ def require_same(what: str, *digests: str) -> None:
         )
 
 
-def _all(collective: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+def carried_out(collective: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Call a function of ``torch.distributed`` that needs all ranks.
+
+    Raises:
+        RankError: Another rank has failed, or takes no part.
+    """
     try:
         collective(*arguments, **named)
     except RuntimeError as error:
-        lines = str(error).splitlines() or [type(error).__name__]
+        reason = str(error).partition("] ")[2] or str(error)  # without a place in PyTorch's source
         raise RankError(
-            f"another rank has failed or does not answer ({lines[0][:200]}); nothing was made; see "
-            "what that rank says, and start all of them again"
+            "another rank has failed, or does not answer "
+            f"({reason.partition('. ')[0].splitlines()[0][:200]}); nothing was made; see what that "
+            "rank says, and start all of them again"
         ) from error

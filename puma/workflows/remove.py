@@ -39,6 +39,7 @@ from puma.workflows.preconditions import (
     refuse_other_training,
     removal_method,
 )
+from puma.workflows.ranks import Ranks
 
 Outcome = Literal["registered", "in place", "nothing left"]
 
@@ -90,6 +91,7 @@ def remove_request(
     budget: float | None = None,
     seed: int | None = None,
     progress: bool = True,
+    ranks: Ranks | None = None,
 ) -> RemovalOutcome:
     """Remove the people of ``request`` from a registered version, audit, and register the result.
 
@@ -108,6 +110,7 @@ def remove_request(
         seed: Of what the method draws, and of the weights that a training starts from; that of
             the version if None. Retraining with another seed is another model of the same people.
         progress: Whether to show bars.
+        ranks: Of which this is the first; the others :meth:`~puma.workflows.ranks.Ranks.help`.
 
     Raises:
         RegistryError: The version is not there, was not registered by PUMA, has a record that
@@ -117,6 +120,7 @@ def remove_request(
         ModelError: The version needs a method that the registry has no records for.
         SettingsError: The method, the budget or the settings do not fit.
         AuditError: The pipeline has not trained what the audit compares with.
+        RankError: Another of the ``ranks`` has failed.
 
         In all of these cases nothing is registered.
     """
@@ -166,7 +170,10 @@ def remove_request(
     pooled = remover.uses_pool or settings.audit.evidence == "pool"
     pool = load_pool(workspace, data) if pooled else None
     trained = Trained(model, forget_set.dataset, initial, pool=pool)
-    removal = remover.remove(trained, forget_set, progress=progress)
+    if ranks is None:
+        removal = remover.remove(trained, forget_set, progress=progress)
+    else:
+        removal = ranks.remove(remover, trained, identity, forget_set, progress=progress)
     record = removal_record(removal, people.everybody, identity, project_key(workspace.key))
     record = record.model_copy(update={"seed": remover.seed})
     same = registry.find(dataset, record.fingerprint)

@@ -149,7 +149,9 @@ def removal_problem(dtype: torch.dtype = torch.float64) -> tuple[Trained, Deleti
         kind: Examples.of(each.features, each.labels, [f"{kind}-{row}" for row in range(len(each))])
         for kind, each in rows.items()
     }
-    data = Dataset("random", named["train"], named["test"], ("a", "b", "c"), validation=named["validation"])
+    data = Dataset(
+        "random", named["train"], named["test"], ("a", "b", "c"), validation=named["validation"]
+    )
     trained = Trained(model.to(dtype).eval(), data, model.to(dtype))
     return trained, DeletionSet.of(["train-5", "train-31"], data)
 
