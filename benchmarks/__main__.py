@@ -16,6 +16,7 @@ from benchmarks import (
     mnist_removal,
     own_tables,
     psi_memory,
+    ranks,
     request_sequence,
     reweighting,
 )
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "mnist-removal": mnist_removal.main,
     "reweighting": reweighting.main,
     "psi-memory": psi_memory.main,
+    "ranks": ranks.main,
     "figures": figures.main,
     "commands": command_times.main,
     "fuzz": fuzz.main,
