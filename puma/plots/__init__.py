@@ -25,6 +25,7 @@ from puma.plots.debugging import (
     suspicion_against_loss,
 )
 from puma.plots.models import class_balance, comparison, loss_curve
+from puma.plots.removals import forgetting_against_drift, row_weights
 from puma.plots.style import COLOURS, NEUTRAL, save
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "class_balance",
     "comparison",
     "decision_regions",
+    "forgetting_against_drift",
     "found_curves",
     "found_panels",
     "loss_changes",
@@ -47,6 +49,7 @@ __all__ = [
     "reliability_diagram",
     "remaining_influence",
     "roc_curves",
+    "row_weights",
     "save",
     "suspicion_against_loss",
 ]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
@@ -94,6 +94,23 @@ class CriterionChange:
         return {f"preserved_{self.title}_{what}": value for what, value in values.items()}
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class RowWeights:
+    """What a step by influence found out about every training row, in the rows' order.
+
+    It is as private as the rows: only counts of it may be shown, and nothing of it is recorded.
+
+    Attributes:
+        scores: (n,) ψ of the criterion C (Eq. 9): leaving the row out changes C by ψ/n, to first
+            order.
+        weights: (n,) λ of Eq. 11, for the whole step: above 0 for a retained row that counts more
+            than before, 0 for every marked row.
+    """
+
+    scores: Tensor
+    weights: Tensor
+
+
 @dataclass(frozen=True, repr=False)
 class Removal:
     """A model from which the rows of ``deletion_set`` were removed, and what it took.
@@ -115,6 +132,7 @@ class Removal:
         diagnostics: Further numbers about the run, such as solver iterations.
         history: The loss curve of what was trained, or None.
         steps: Such numbers for each step of a method that takes several.
+        row_weights: Of the first step of a method that computes ψ and λ, or None.
         preserved: The criteria that ``puma.preserve`` lists, and the retained rows' mean loss;
             none where it lists none.
     """
@@ -130,6 +148,7 @@ class Removal:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     history: History | None = None
     steps: tuple[Mapping[str, float], ...] = ()
+    row_weights: RowWeights | None = None
     preserved: tuple[CriterionChange, ...] = ()
 
     @property
@@ -153,6 +172,7 @@ class Patch:
         diagnostics: See :class:`Removal`.
         history: See :class:`Removal`.
         steps: See :class:`Removal`.
+        row_weights: See :class:`Removal`.
     """
 
     predictor: nn.Module
@@ -160,6 +180,7 @@ class Patch:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     history: History | None = None
     steps: tuple[Mapping[str, float], ...] = ()
+    row_weights: RowWeights | None = None
 
 
 class RemovalMethod(Strict, ABC):
@@ -354,6 +375,7 @@ class RemovalMethod(Strict, ABC):
             diagnostics=patch.diagnostics,
             history=patch.history,
             steps=patch.steps,
+            row_weights=patch.row_weights,
             preserved=self._preserved(trained, deletion_set, patch.predictor),
         )
 

@@ -21,6 +21,7 @@ from puma.calibration import reliability
 from puma.data import Dataset, Examples, load_dataset
 from puma.data.task import Task
 from puma.errors import DataError, SettingsError
+from puma.removal.base import RowWeights
 
 SMALLEST = 1e-6  # no logarithmic axis shows a loss of 0
 
@@ -324,6 +325,36 @@ def test_reliability_shows_accuracy_confidence_and_count_of_every_bin() -> None:
         assert line(above, "calibrated").tolist() == [[0, 0], [1, 1]]
         assert [bar.get_height() for bar in below.patches] == numbers["counts"]
         assert below.get_xlabel() == "confidence"
+
+
+# --- a removal at work ---
+
+
+def test_psi_and_lambda_are_counted_and_no_removed_row_has_a_lambda() -> None:
+    scores = torch.tensor([-2.0, -1.0, 0.0, 0.0, 0.5, 3.0])
+    found = RowWeights(scores, torch.tensor([0.25, 0.0, 0.0, -0.5, 0.0, 0.0]))
+    left, right = plots.row_weights(found, torch.tensor([1, 5])).axes
+    for axes, name, values in (
+        (left, "retained", [-2.0, 0.0, 0.0, 0.5]),
+        (left, "removed", [-1.0, 3.0]),
+        (right, "retained", [0.25, 0.0, -0.5, 0.0]),
+    ):
+        edges, heights = steps(axes, f"{name} (n = {len(values)}, sum {sum(values):+.3g})")
+        assert heights.tolist() == np.histogram(values, edges)[0].tolist()
+        assert heights.sum() == len(values)  # nobody lies beside the axis
+    assert len(right.patches) == 1
+
+
+def test_forgetting_is_drawn_against_drift_from_the_start_on() -> None:
+    drifts, reached = [0.0, 0.008, 0.003], [5.0, 2.0, 0.4]
+    axes = only(plots.forgetting_against_drift(drifts, reached, budget=0.01, what="logits"))
+    assert line(axes, "after each step").tolist() == [[0.0, 5.0], [0.008, 2.0], [0.003, 0.4]]
+    assert line(axes, "start").tolist() == [[0.0, 5.0]]
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+    (budget,) = [each for each in axes.patches if each.get_label() == "within the budget"]
+    assert (budget.get_x(), budget.get_x() + budget.get_width()) == (-0.01, 0.01)  # type: ignore[attr-defined]
+    without = only(plots.forgetting_against_drift(drifts, reached))
+    assert not without.patches
 
 
 # --- suspect labels ---

@@ -53,4 +53,8 @@ def test_equals_equation_11(problem, up_sample):
         assert offset.item() == pytest.approx(psi[rows].sum().item(), rel=1e-2)
         assert removal.diagnostics["up_sampled_rows"] == 50
         assert removal.diagnostics["reweighted_rows"] <= 50
+    found = removal.row_weights
+    torch.testing.assert_close(found.scores, psi, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(found.weights @ gradients, weights, rtol=1e-2, atol=1e-3)
+    assert not found.weights[rows].any()
     assert removal.parameters["dose"] == pytest.approx(0.02 * 400)

@@ -79,6 +79,13 @@ def test_step_equals_the_dense_computation(problem, weighted):
         weights = target * q / (q @ q + 1e-6)
         assert weights.abs().max() < 1
         step = step - weights @ each[kept]
+        torch.testing.assert_close(removal.row_weights.scores, psi, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(
+            removal.row_weights.weights[kept], weights, rtol=1e-8, atol=1e-10
+        )
+        assert not removal.row_weights.weights[rows].any()
+    else:
+        assert removal.row_weights is None  # neither was computed
     expected = flat(model) + 3.0 / 400 * inverse @ step
     torch.testing.assert_close(flat(removal.predictor), expected, rtol=1e-8, atol=1e-10)
 

@@ -85,7 +85,16 @@ def test_step_equals_the_dense_computation(problem, solver, reweighting, monkeyp
     assert removal.steps[0]["distance"] == pytest.approx(
         float(distance(flat(removal.predictor)).abs().mean()), rel=1e-9
     )
-    if reweighting == "always":
+    if reweighting == "never":
+        assert removal.row_weights is None
+    else:
+        found = removal.row_weights
+        torch.testing.assert_close(found.scores, psi, rtol=1e-6, atol=1e-9)
+        # λ of Eq. 10, as much of it as takes back what the step does to C.
+        whole = torch.linalg.solve(joint, PULL / len(ROWS) * pulled.T @ missing)
+        used = -weights * (slope @ whole) / (slope @ made_up)
+        torch.testing.assert_close(found.weights[kept], used, rtol=1e-5, atol=1e-8)
+        assert not found.weights[ROWS].any()
         moved = flat(removal.predictor) - start
         assert abs(float(slope @ moved)) < 1e-6 * float(slope.norm() * moved.norm())
 

@@ -14,7 +14,7 @@ from puma.influence import (
     weighted_gradient,
 )
 from puma.influence.reweighting import SLSQP
-from puma.removal.base import Patch, RemovalMethod, Trained
+from puma.removal.base import Patch, RemovalMethod, RowWeights, Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PumaPaperSettings
 
@@ -76,6 +76,8 @@ class PaperPUMA(PumaPaperSettings, RemovalMethod):
             # The paper takes SLSQP's weights as they are when its iterations run out.
             solver=SLSQP(require_convergence=False) if printed else self.reweighter,
         )
+        compensating = -weights
+        compensating[deletion_set.rows] = 0.0
         step = solver.solve(operator, weighted_gradient(flat, train, weights))
         return Patch(
             flat.module(flat.vector + self.eta * step.value),
@@ -86,6 +88,7 @@ class PaperPUMA(PumaPaperSettings, RemovalMethod):
                 "solver_residual": max(preserved.residual, step.residual),
                 "reweighted_rows": float((weights[up] != 0).sum()),
             },
+            row_weights=RowWeights(scores.cpu(), compensating.cpu()),
         )
 
     def _up(self, n: int, deletion_set: DeletionSet) -> torch.Tensor:

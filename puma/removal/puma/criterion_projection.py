@@ -29,6 +29,10 @@ class NoProjection:
         """(p,) Qx, as far as the bounds on λ allow."""
         return vector
 
+    def weights_of(self, vector: Tensor, n: int) -> Tensor:
+        """(n,) the λ of every training row by which ``bounded`` takes back what x does."""
+        return vector.new_zeros(n)
+
     def between(self, rows: GradientRows, inverse: RowsInverse) -> Tensor:
         """(m, m) J·QH⁻¹Qᵀ·Jᵀ for rows J (m, p)."""
         return inverse.between(rows)
@@ -41,7 +45,8 @@ class CriteriaProjection(NoProjection):
     Attributes:
         gradients: G (K, p), ∇C of each criterion.
         compensations: U (K, p), for each the retained rows' part of Eq. 11.
-        weights: (K, n) the λ that each row of U is made with.
+        weights: (K, n) what each row of U counts every training row's gradient with: −λ of
+            Eq. 10, and 0 of the marked.
         max_weight: Bound on every |λ|.
     """
 
@@ -61,10 +66,11 @@ class CriteriaProjection(NoProjection):
 
     def bounded(self, vector: Tensor) -> Tensor:
         """(p,) Qx, as far as the bounds on λ allow."""
-        shares = self._shares(vector)
-        used = float((shares.to(self.weights.dtype) @ self.weights).abs().max())
-        allowed = min(1.0, self.max_weight / used) if used > 0 else 1.0
-        return vector - (allowed * shares).to(vector.dtype) @ self.compensations
+        return vector - self._allowed(vector).to(vector.dtype) @ self.compensations
+
+    def weights_of(self, vector: Tensor, n: int) -> Tensor:  # noqa: ARG002
+        """(n,) the λ of every training row by which ``bounded`` takes back what x does."""
+        return self._allowed(vector).to(self.weights.dtype) @ self.weights
 
     def between(self, rows: GradientRows, inverse: RowsInverse) -> Tensor:
         """(m, m) J·QH⁻¹Qᵀ·Jᵀ for rows J (m, p).
@@ -96,6 +102,12 @@ class CriteriaProjection(NoProjection):
         """(K, K) of GUᵀ, its rows divided by ``_own``; of repeated criteria, of least squares."""
         inverse: Tensor = torch.linalg.pinv(self._matrix / self._own[:, None], rtol=ROUND_OFF)
         return inverse
+
+    def _allowed(self, vector: Tensor) -> Tensor:
+        """(K,) the shares, as far as the bounds on λ allow."""
+        shares = self._shares(vector)
+        used = float((shares.to(self.weights.dtype) @ self.weights).abs().max())
+        return min(1.0, self.max_weight / used) * shares if used > 0 else shares
 
     def _shares(self, vector: Tensor) -> Tensor:
         """(K,) of each u, to take back what a step x does."""

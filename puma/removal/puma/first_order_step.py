@@ -15,6 +15,7 @@ from puma.influence import (
 )
 from puma.influence.reweighting import Exact
 from puma.influence.sharding import agreed
+from puma.removal.base import RowWeights
 from puma.removal.puma.line_search import largest_step_size
 from puma.removal.puma.stepper import Stepper
 
@@ -100,6 +101,10 @@ class PromisedScores:
         ]
         return cls(torch.stack(rows), run)
 
+    def with_weights(self, weights: Tensor) -> RowWeights:
+        """ψ of the first criterion beside the λ (n,) that the step uses."""
+        return RowWeights(self.scores[0].cpu(), weights.cpu())
+
     @property
     def targets(self) -> Tensor:
         """(K,) Σψ of the marked rows."""
@@ -129,6 +134,7 @@ def _direction(run: Stepper) -> tuple[Tensor, float | None, list[Solution]]:
 
     Without λ nothing else needs ∇C, and the change is None.
     """
+    run.row_weights = None
     flat, curvature, n = run.flat, run.curvature(), len(run.train)
     weights = run.marked.to(flat.dtype)
     if not run.reweighted:
@@ -137,6 +143,8 @@ def _direction(run: Stepper) -> tuple[Tensor, float | None, list[Solution]]:
     gradients = run.gradients()
     solutions = [run.solver.solve(curvature, gradient) for gradient in gradients]
     promised = PromisedScores.of(run, solutions)
-    weights = weights + promised.weights(promised.targets)
+    retained = promised.weights(promised.targets)
+    run.row_weights = promised.with_weights(-retained)
+    weights = weights + retained
     solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
     return solved.value / n, float(gradients[0] @ solved.value) / n, [*solutions, solved]

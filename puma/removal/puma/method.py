@@ -141,10 +141,13 @@ class PUMA(PumaSettings, RemovalMethod):
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         run = self._stepper(trained, deletion_set, progress=progress)
         steps: list[dict[str, float]] = []
+        row_weights = None
         label = f"puma without {len(deletion_set)} rows"
         with tqdm(total=self.steps, desc=label, unit="step", disable=not progress) as bar:
             while len(steps) < self.steps and not run.finished:
                 step = run.step(first=not steps)
+                if not steps:
+                    row_weights = run.row_weights
                 steps.append(step)
                 bar.update()
                 bar.set_postfix(dose=f"{step['dose']:.3g}", drift=f"{step['drift']:+.2g}")
@@ -168,6 +171,7 @@ class PUMA(PumaSettings, RemovalMethod):
                 **run.outcome(),
             },
             steps=tuple(steps),
+            row_weights=row_weights,
         )
 
     def _in_the_way(self, bound_by: tuple[str, ...]) -> str:

@@ -26,7 +26,7 @@ from puma.influence import (
 from puma.influence.flat_model import batches
 from puma.influence.sharding import agreed, gathered, share
 from puma.models.tasks import likelihood_of
-from puma.removal.base import Trained
+from puma.removal.base import RowWeights, Trained
 from puma.removal.puma.line_search import largest_step_size
 from puma.removal.puma.promises import promises, retained_data
 from puma.requests.deletion_set import DeletionSet
@@ -52,6 +52,7 @@ class Stepper(ABC):
             none where none was, or where the rows are at their targets.
         solver: Of linear systems with the curvature.
         finished: Whether another step is pointless.
+        row_weights: ψ and λ of the last step, or None where it used neither.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Stepper(ABC):
         self._curvature: Shifted | None = None
         self._origin = self.flat.vector
         self.finished = False
+        self.row_weights: RowWeights | None = None
 
     def step(self, *, first: bool) -> dict[str, float]:
         """Repair, take a step, and return its numbers; a ``dose`` of 0 means that none was taken.

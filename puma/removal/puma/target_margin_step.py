@@ -206,17 +206,20 @@ class TargetMarginStepper(Stepper):
     def _whole_step(self, missing: Tensor) -> tuple[Tensor, dict[str, float]]:
         """(p,) the step to the targets, by the model of second order, and how it was solved."""
         margins = MarginGaussNewton(self.flat, self.forget_sample)
-        projection, solutions = NoProjection(), list[Solution]()
+        projection, solutions, promised = NoProjection(), list[Solution](), None
         if self.reweighted:
-            projection, solutions = self._projection()
+            projection, solutions, promised = self._projection()
         operator = StepOperator(self.curvature(), margins, projection, PULL)
         wanted = projection.transposed(PULL * margins.pulled(missing.clamp(-REACH, REACH)))
         solved = self._solver_of_sums().solve(operator, wanted)
         reweighted = float(isinstance(projection, CriteriaProjection))
         numbers = {"reweighted": reweighted, **how_solved([*solutions, solved])}
+        if promised is not None:
+            used = projection.weights_of(solved.value, len(self.train))
+            self.row_weights = promised.with_weights(used)
         return projection.bounded(solved.value), numbers
 
-    def _projection(self) -> tuple[NoProjection, list[Solution]]:
+    def _projection(self) -> tuple[NoProjection, list[Solution], PromisedScores]:
         """Find what the retained rows can do to each criterion alone."""
         gradients = self.gradients()
         solutions = [self.solver.solve(self.curvature(), gradient) for gradient in gradients]
@@ -232,14 +235,14 @@ class TargetMarginStepper(Stepper):
                 weights.append(weight)
                 compensations.append(compensation.value)
         if not kept:
-            return NoProjection(), solutions
+            return NoProjection(), solutions, promised
         projection = CriteriaProjection(
             gradients[kept],
             torch.stack(compensations),
             torch.stack(weights),
             self.settings.max_weight,
         )
-        return projection, solutions
+        return projection, solutions, promised
 
     def _solver_of_sums(self) -> Solver:
         """The method's solver, or conjugate gradients with its inverse of the curvature."""
