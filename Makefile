@@ -9,7 +9,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo repro compare ui lab test test-all check format lock clean
+.PHONY: help install demo repro compare ui lab test test-all bench check format lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,13 @@ test: install ## run the default tests: about three minutes
 
 test-all: install ## run every test: servers, kills, whole pipelines, too
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+bench: install ## compare with pyDVL, captum, kronfluence, dattri and curvlinops
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet "pip>=23.1"
+	.venv-bench/bin/python -m pip install --quiet torch "pyDVL[influence]" dask distributed captum \
+	  kronfluence dattri curvlinops-for-pytorch
+	$(BIN)/python -m benchmarks peers --python $(CURDIR)/.venv-bench/bin/python
 
 check: install ## formatting, lint, types, import layers, clean notebooks
 	$(BIN)/ruff format --check .
