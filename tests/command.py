@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -40,3 +42,13 @@ def completed(
         if done.returncode == 0 or PORT_TAKEN not in done.stdout + done.stderr:
             break
     return subprocess.CompletedProcess(done.args, done.returncode, printed, done.stderr)
+
+
+def pool_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that train for ``process``, those that have begun."""
+    found = []
+    for each in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # also of one that has just ended
+            if "spawn_main" in " ".join(each.cmdline()):
+                found.append(each)
+    return found

@@ -20,7 +20,7 @@ from puma.audit.evidence import (
 )
 from puma.errors import AuditError, DataError
 from puma.lineage.models import load_pool
-from puma.lineage.records import AuditRecord, ModelRecord
+from puma.lineage.records import FIRST_METRICS, AuditRecord, ModelRecord
 from puma.project.files import write_json
 from puma.project.workspace import Workspace
 from puma.references import Pool
@@ -126,7 +126,7 @@ def audit_record(report: AuditReport, weights_digest: str, deletion_digest: str)
 def record_audit(
     workspace: Workspace, version: str, deletion_set: DeletionSet, report: AuditReport
 ) -> None:
-    """Write the audit of ``version``, and its metrics for `dvc metrics`.
+    """Write the audit of ``version``, and its first metrics for `dvc metrics`.
 
     Raises:
         DataError: The version was made for another request. Nothing is written.
@@ -140,5 +140,6 @@ def record_audit(
             f"{workspace.deletion_set(name)}; run `dvc repro` to remove these rows first"
         )
     audit_record(report, record.weights_digest, digest).write(workspace.audit(name, version))
-    shown = {"verdict": report.verdict.name, **record.metrics, **report.metrics}
-    write_json(workspace.metrics(name, version), shown)
+    metrics = {**record.metrics, **report.metrics}
+    shown = {each: metrics[each] for each in FIRST_METRICS if each in metrics}
+    write_json(workspace.metrics(name, version), {"verdict": report.verdict.name, **shown})

@@ -55,6 +55,9 @@ HEADLINE_METRICS = (
     "speedup_vs_retrain",
 )
 
+# What one looks at first: in the registry's comparison and in `dvc metrics show`.
+FIRST_METRICS = ("accuracy", "test_r2", "attack_rate", "remaining_influence", "runtime_seconds")
+
 
 class ModelIdentity(Strict):
     """What makes a model version the one it is, without any measurement.

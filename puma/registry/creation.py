@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
-from puma.lineage.records import ModelRecord
+from puma.lineage.records import FIRST_METRICS, ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry.certificate.build import log_certificate
 from puma.registry.chart import log_chart
@@ -30,7 +30,6 @@ from puma.registry.versions import (
     FINGERPRINT,
     FIRST,
     IDENTITY,
-    SHOWN_FIRST,
     UNRESOLVED,
     VERDICT,
     VERDICT_REASON,
@@ -238,7 +237,7 @@ def log_metrics(client: MlflowClient, run_id: str, model_id: str, record: ModelR
     now = int(time.time() * 1000)
     first = [
         Metric(f"{FIRST}{name}", float(record.metrics[name]), now, step=0)
-        for name in SHOWN_FIRST
+        for name in FIRST_METRICS
         if name in record.metrics
     ]
     metrics = [

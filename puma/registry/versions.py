@@ -39,7 +39,6 @@ IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 # MLflow sorts metrics by name, capitals first: copies of these lead its page of comparison.
 FIRST = "Headline/"
-SHOWN_FIRST = ("accuracy", "test_r2", "attack_rate", "remaining_influence", "runtime_seconds")
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 AT_ONCE = 200  # runs in one query

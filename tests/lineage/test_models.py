@@ -255,7 +255,7 @@ def test_the_pipeline_s_request_is_read_with_the_project_s_settings(project: Pro
 def report(**changed: object) -> AuditReport:
     found = {
         "verdict": Verdict("inconclusive", "nothing was found, of 4 rows"),
-        "metrics": {"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
+        "metrics": {"attack_rate": 0.1 + 0.2, "accuracy_change": -0.25},
         "unresolved": {"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
         "evidence": "pool",
         "plot_data": PlotData({}, {}, {}, [], np.empty((0, 3))),
@@ -278,16 +278,15 @@ def test_an_audit_s_record_says_what_the_report_says(project: Project, version: 
         deletion_digest=str(record.deletion_digest),
         verdict="inconclusive",
         verdict_reason="nothing was found, of 4 rows",
-        metrics={"attack_auc": 0.1 + 0.2, "accuracy_change": -0.25},
+        metrics={"attack_rate": 0.1 + 0.2, "accuracy_change": -0.25},
         evidence="pool",
         unresolved={"attack_tpr_at_1pct_fpr": "needs at least 100 unseen rows, there are 10"},
     )
     shown = json.loads((workspace.root / "metrics" / "toy" / f"{version}.json").read_text())
     assert shown == {
         "verdict": "inconclusive",
-        "attack_auc": 0.1 + 0.2,
-        "accuracy_change": -0.25,
-        **audited.metrics,
+        "attack_rate": 0.1 + 0.2,
+        **{name: audited.metrics[name] for name in ("accuracy", "runtime_seconds")},
     }
     assert ModelRecord.read(workspace.model_record("toy", version)) == audited
 

@@ -16,6 +16,7 @@ import torch
 from puma.errors import SettingsError
 from puma.models.parallel import cores, run_all, running_on
 from puma.settings import EngineSettings
+from tests.command import pool_of
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_an_interrupt_ends_the_processes_at_once_and_in_silence(tmp_path: Path, 
     def ready() -> bool:
         if when == "working":
             return len(list(begun.iterdir())) == 2
-        return sum("spawn_main" in " ".join(each.cmdline()) for each in parent.children()) == 2
+        return len(pool_of(process)) == 2
 
     while not ready():
         assert time.monotonic() < latest, process.poll()

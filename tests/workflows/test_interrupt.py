@@ -18,6 +18,7 @@ from puma.references import Population
 from puma.registry import list_versions, open_store
 from tests.audited import DATASET
 from tests.audited_fixtures import own, project
+from tests.command import pool_of
 from tests.registry.fixtures import _default_store, template
 
 __all__ = ["_default_store", "own", "project", "template"]
@@ -76,11 +77,7 @@ def _workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The two processes of the pool, as soon as they are there."""
     latest = time.monotonic() + 120
     while time.monotonic() < latest and process.poll() is None:
-        found = [
-            each
-            for each in psutil.Process(process.pid).children(recursive=True)
-            if "spawn_main" in " ".join(each.cmdline())
-        ]
+        found = pool_of(process)
         if len(found) == 2:
             return found
         time.sleep(0.02)
