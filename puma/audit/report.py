@@ -145,6 +145,8 @@ def judge_rows(
         "gap_to_retrain_worst": gap.worst,
         f"{headline}_change": utilities[0].audited - utilities[0].parent,
         f"retrained_{headline}": utilities[0].retrained,
+        f"retrained_{headline}_low": utilities[0].retrained - utilities[0].chance,
+        f"retrained_{headline}_high": utilities[0].retrained + utilities[0].chance,
         **{each.name.replace(" ", "_"): each.audited for each in utilities[1:]},
     }
 
@@ -231,12 +233,16 @@ def _attack_numbers(
     before = [group.of_parent().scores for group in (removed, unseen)]
     found |= {
         # The order of the scores is the order of minus the losses.
-        "attack_auc_retrained": _mean_auc(
-            retrained[:, rows["removed"]], retrained[:, rows["unseen"]]
+        **_auc_of_retrained(
+            retrained[:, rows["removed"]], retrained[:, rows["unseen"]], confidence
         ),
-        "attack_auc_two_models_retrained": _mean_auc(
-            before[0] - retrained[:, rows["removed"]],
-            before[1] - retrained[:, rows["unseen"]],
+        "attack_auc_two_models_retrained": float(
+            np.mean(
+                _aucs(
+                    before[0] - retrained[:, rows["removed"]],
+                    before[1] - retrained[:, rows["unseen"]],
+                )
+            )
         ),
         "attack_auc_two_models_vs_retained": auc(
             scores["two_models"][0], two_model_attack(groups["retained"])
@@ -245,8 +251,19 @@ def _attack_numbers(
     return found, unresolved
 
 
-def _mean_auc(members: Array, nonmembers: Array) -> float:
-    return float(np.mean([auc(*pair) for pair in zip(members, nonmembers, strict=True)]))
+def _aucs(members: Array, nonmembers: Array) -> list[float]:
+    return [auc(*pair) for pair in zip(members, nonmembers, strict=True)]
+
+
+def _auc_of_retrained(members: Array, nonmembers: Array, confidence: float) -> Numbers:
+    """The mean of the retrained models, and where one more of them would lie."""
+    found = _aucs(members, nonmembers)
+    mean, chance = float(np.mean(found)), prediction_band(found, confidence)
+    return {
+        "attack_auc_retrained": mean,
+        "attack_auc_retrained_low": max(0.0, mean - chance),
+        "attack_auc_retrained_high": min(1.0, mean + chance),
+    }
 
 
 def _by_class(groups: dict[str, Predictions], unresolved: dict[str, str]) -> Numbers:

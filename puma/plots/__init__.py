@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from puma.plots.audits import (
+    against_retraining,
     attack_quality,
     audit_figures,
     loss_changes,
@@ -24,7 +25,7 @@ from puma.plots.debugging import (
     found_panels,
     suspicion_against_loss,
 )
-from puma.plots.models import class_balance, comparison, loss_curve
+from puma.plots.models import class_balance, loss_curve
 from puma.plots.removals import forgetting_against_drift, row_weights
 from puma.plots.style import COLOURS, NEUTRAL, save
 
@@ -32,10 +33,10 @@ __all__ = [
     "COLOURS",
     "NEUTRAL",
     "PLANE",
+    "against_retraining",
     "attack_quality",
     "audit_figures",
     "class_balance",
-    "comparison",
     "decision_regions",
     "forgetting_against_drift",
     "found_curves",

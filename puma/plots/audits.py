@@ -154,6 +154,50 @@ def remaining_influence(labels: Sequence[str], metrics: Sequence[Mapping[str, fl
     return figure
 
 
+def against_retraining(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
+    """Draw accuracy (or R²), attack AUC and remaining influence over the bands of retrained models.
+
+    In the grey bands one more retrained model would lie: where the dots of a version lie in them,
+    it cannot be told from retraining by these numbers. What a version does not have is not drawn.
+
+    Args:
+        labels: The names of the versions.
+        metrics: Those that an audit gives, of each version.
+    """
+    kept = "r2" if any("test_r2" in row for row in metrics) else "accuracy"
+    figure = Figure(figsize=(11, 1.8 + 0.35 * len(labels)), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, name, low, high, title in (
+        (panels[0], "test_r2" if kept == "r2" else kept, f"retrained_{kept}_low",
+         f"retrained_{kept}_high", "R² (test)" if kept == "r2" else "accuracy (test)"),
+        (panels[1], "attack_auc", "attack_auc_retrained_low", "attack_auc_retrained_high",
+         "attack by the loss: AUC"),
+    ):  # fmt: skip
+        _over_bands(
+            axes,
+            [row.get(name, np.nan) for row in metrics],
+            [(row.get(low, np.nan), row.get(high, np.nan)) for row in metrics],
+        )
+        axes.set_xlabel(title)
+    influence = [row.get("remaining_influence", np.nan) for row in metrics]
+    chance = [row.get("remaining_influence_high", np.nan) for row in metrics] - np.array(influence)
+    _over_bands(panels[2], influence, [(-each, each) for each in chance])
+    panels[2].set_xlabel("remaining influence: 0 = as retrained")
+    panels[0].set_yticks(np.arange(len(labels)), labels)
+    panels[0].invert_yaxis()  # the first version on top; the panels share the axis
+    panels[0].margins(y=0.2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+    return figure
+
+
+def _over_bands(axes: Axes, values: Sequence[float], bands: Sequence[tuple[float, float]]) -> None:
+    """One dot per line, over the band of its own."""
+    places = np.arange(len(values))
+    low, high = np.array(bands).T
+    axes.barh(places, high - low, 0.7, left=low, color="#DDDDDD", label="one more retrained model")
+    axes.plot(values, places, "o", color=COLOURS["removed"], label="the version")
+
+
 def mean_margins(with_rows: np.ndarray, without_rows: np.ndarray, margin: str = MARGIN) -> Figure:
     """Draw the mean margin of the removed rows, one dot per model, by whether it saw them.
 

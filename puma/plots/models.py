@@ -1,11 +1,10 @@
-"""Figures of the data, of the training of a model, and of versions side by side."""
+"""Figures of the data and of the training of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from puma.data.base import Dataset
@@ -63,50 +62,3 @@ def loss_curve(loss: Sequence[float]) -> Figure:
     axes.set_ylabel("mean training loss (nats)")
     axes.set_ylim(bottom=0)
     return figure
-
-
-def comparison(labels: Sequence[str], metrics: Sequence[Mapping[str, float]]) -> Figure:
-    """Draw accuracy (or R²), attack rate and runtime of the versions named ``labels``."""
-    figure = Figure(figsize=(11, 1.6 + 0.5 * len(labels)), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, sharey=True)
-    regression = any("test_r2" in row for row in metrics)
-    shown = {"accuracy": "test", "retained_accuracy": "retained"}
-    if regression:
-        shown = {"test_r2": "test", "retained_r2": "retained"}
-    _bars(left, labels, metrics, shown)
-    left.set_title(f"{'R²' if regression else 'accuracy'}: higher is better")
-    if not regression:  # R² may be negative
-        left.set_xlim(0, 1.15)
-    _bars(
-        middle,
-        labels,
-        metrics,
-        {"attack_rate": "removed rows", "attack_rate_unseen": "unseen rows"},
-    )
-    middle.set_title("taken for members: equal is better")
-    middle.set_xlim(0, 1.15)
-    _bars(right, labels, metrics, {"runtime_seconds": "seconds"}, fmt="%.2f s")
-    right.set_title("runtime: lower is better")
-    right.margins(x=0.2)
-    left.invert_yaxis()  # the first version on top; the panels share the axis
-    return figure
-
-
-def _bars(
-    axes: Axes,
-    labels: Sequence[str],
-    metrics: Sequence[Mapping[str, float]],
-    names: Mapping[str, str],
-    *,
-    fmt: str = "%.2f",
-) -> None:
-    places = np.arange(len(labels))
-    width = 0.8 / len(names)
-    for shift, (name, legend) in enumerate(names.items()):
-        lengths = [row.get(name, np.nan) for row in metrics]
-        offset = (shift - (len(names) - 1) / 2) * width
-        bars = axes.barh(places + offset, lengths, width * 0.95, label=legend)
-        axes.bar_label(bars, fmt=fmt, fontsize=8, padding=2)
-    axes.set_yticks(places, labels)
-    if len(names) > 1:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, fontsize=8)

@@ -108,15 +108,17 @@ def expected_of(planted: Planted, version: torch.Tensor) -> dict[str, float]:
             [mean_distance(r, without_one(without_rows, j)) for j, r in enumerate(without_rows)]
         )
     )
+    hits = retrained.correct[:, 160:].mean(1)
+    areas = np.array([auc_of(line[REMOVED], line[UNSEEN]) for line in retrained.margins])
     found |= {
         "attack_quality": planted.evidence.shadow.quality,
         "attack_rate": (member[REMOVED] > 0.5).mean(),
         "attack_rate_unseen": (member[UNSEEN] > 0.5).mean(),
         "attack_tpr_at_10pct_fpr": best_rate(lira[REMOVED], lira[UNSEEN], 0.1),
         "attack_tpr_at_1pct_fpr": best_rate(lira[REMOVED], lira[UNSEEN], 0.01),
-        "attack_auc_retrained": np.mean(
-            [auc_of(line[REMOVED], line[UNSEEN]) for line in retrained.margins]
-        ),
+        "attack_auc_retrained": areas.mean(),
+        "attack_auc_retrained_low": max(0, areas.mean() - reach(areas, 0.9)),
+        "attack_auc_retrained_high": min(1, areas.mean() + reach(areas, 0.9)),
         "attack_auc_two_models_retrained": np.mean(
             [
                 auc_of((margin_before - line)[REMOVED], (margin_before - line)[UNSEEN])
@@ -149,7 +151,9 @@ def expected_of(planted: Planted, version: torch.Tensor) -> dict[str, float]:
         "gap_to_retrain_worst": np.abs(without_rows - margin[REMOVED]).mean(0).max(),
         "balanced_accuracy": balanced_accuracy_score(labels[160:], after[160:].argmax(1)),
         "accuracy_change": hit[160:].mean() - (before[160:].argmax(1) == labels[160:]).mean(),
-        "retrained_accuracy": retrained.correct[:, 160:].mean(),
+        "retrained_accuracy": hits.mean(),
+        "retrained_accuracy_low": hits.mean() - reach(hits, 0.9),
+        "retrained_accuracy_high": hits.mean() + reach(hits, 0.9),
     }
     return found
 

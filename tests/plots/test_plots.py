@@ -90,19 +90,6 @@ def test_balance_of_a_regression_shows_the_target_in_its_own_unit() -> None:
         assert sorted({round(height, 6) for height in corners[:, 1]} - {0}) == sorted({*shares})
 
 
-def test_comparison_of_a_regression_shows_r2() -> None:
-    metrics = [
-        {"test_r2": -0.25, "retained_r2": 0.8, "attack_rate": 0.6, "runtime_seconds": 2.0},
-        {"test_r2": 0.5, "attack_rate": 0.5, "runtime_seconds": 0.25},
-    ]
-    axes = plots.comparison(["original", "puma"], metrics).axes[0]
-    drawn = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
-    assert drawn["test"] == [-0.25, 0.5]
-    assert drawn["retained"] == pytest.approx([0.8, np.nan], nan_ok=True)
-    assert axes.get_title() == "R²: higher is better"
-    assert axes.get_xlim()[0] < -0.25
-
-
 def test_loss_curve_shows_every_epoch() -> None:
     axes = only(plots.loss_curve([0.7, 0.4, 0.3]))
     (drawn,) = axes.get_lines()
@@ -272,26 +259,48 @@ def test_mean_margins_show_one_dot_a_model() -> None:
     assert labels == ["trained on them", "retrained without"]
 
 
-def test_comparison_shows_the_numbers_of_every_version() -> None:
+AUDITED = [
+    {"attack_auc": 0.7, "attack_auc_retrained_low": 0.25, "attack_auc_retrained_high": 0.5}
+    | {"remaining_influence": 1.0, "remaining_influence_low": 0.5, "remaining_influence_high": 1.5},
+    {"attack_auc": 0.4, "attack_auc_retrained_low": 0.25, "attack_auc_retrained_high": 0.5}
+    | {
+        "remaining_influence": 0.1,
+        "remaining_influence_low": -0.4,
+        "remaining_influence_high": 0.6,
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "title"),
+    [("accuracy", "accuracy", "accuracy (test)"), ("test_r2", "r2", "R² (test)")],
+)
+def test_versions_are_drawn_over_the_bands_of_retrained_models(
+    name: str, kept: str, title: str
+) -> None:
+    band = {f"retrained_{kept}_low": 0.625, f"retrained_{kept}_high": 0.75}
     metrics: list[dict[str, float]] = [
-        {"accuracy": 0.75, "retained_accuracy": 0.8, "attack_rate": 0.6, "runtime_seconds": 2.0},
-        {"accuracy": 0.7, "attack_rate": 0.5, "attack_rate_unseen": 0.4, "runtime_seconds": 0.25},
-    ]
-    figure = plots.comparison(["original", "puma"], metrics)
-    panels = (
-        {"test": "accuracy", "retained": "retained_accuracy"},
-        {"removed rows": "attack_rate", "unseen rows": "attack_rate_unseen"},
-        {"seconds": "runtime_seconds"},
-    )
-    for axes, names in zip(figure.axes, panels, strict=True):
-        drawn = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
-        expected = {
-            label: [row.get(name, np.nan) for row in metrics] for label, name in names.items()
-        }
-        assert drawn.keys() == expected.keys()
-        for label, widths in expected.items():
-            assert drawn[label] == pytest.approx(widths, nan_ok=True)
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["original", "puma"]
+        {**AUDITED[0], name: 0.8, **band}, {name: 0.5}, {**AUDITED[1], name: 0.7, **band}
+    ]  # fmt: skip
+    figure = plots.against_retraining(["original", "never audited", "puma"], metrics)
+    expected = {
+        title: ([0.8, 0.5, 0.7], [(0.625, 0.75)] * 2),
+        "attack by the loss: AUC": ([0.7, np.nan, 0.4], [(0.25, 0.5)] * 2),
+        # what chance does to a single retrained model is the same on both sides of 0
+        "remaining influence: 0 = as retrained": ([1.0, np.nan, 0.1], [(-0.5, 0.5)] * 2),
+    }
+    assert [axes.get_xlabel() for axes in figure.axes] == [*expected]
+    for axes, (dots, bands) in zip(figure.axes, expected.values(), strict=True):
+        places = np.column_stack([dots, [0, 1, 2]])
+        assert line(axes, "the version") == pytest.approx(places, nan_ok=True)
+        (bars,) = axes.containers
+        drawn = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
+        assert [drawn[0], drawn[2]] == [pytest.approx(each) for each in bands]
+        assert np.isnan(drawn[1]).all()
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [
+        "original", "never audited", "puma"
+    ]  # fmt: skip
+    assert figure.axes[0].yaxis_inverted()  # the first version on top
 
 
 def calibrated(confidence: list[float], right: list[bool]) -> Any:

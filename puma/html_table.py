@@ -1,0 +1,41 @@
+"""How results show themselves in a notebook: one table, everything in it escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def html_table(
+    title: str, lines: Iterable[Sequence[object]], *, columns: Sequence[object] = ()
+) -> str:
+    """Return an HTML table whose first column names the lines.
+
+    Args:
+        title: Above the table.
+        lines: The cells of each line, from its name on.
+        columns: The heads of the columns, that of the names included; empty for none.
+    """
+    head = _line("th", "th", columns) if columns else ""
+    body = "".join(_line("th", "td", line) for line in lines)
+    caption = f'<caption style="text-align: left">{escape(title)}</caption>'
+    return f"<table>{caption}{head}{body}</table>"
+
+
+def short_number(value: float | None) -> str:
+    """Three decimals; scientific notation where these would all be zero; a dash for nothing."""
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def _line(first: str, others: str, cells: Sequence[object]) -> str:
+    kinds = [first, *[others] * (len(cells) - 1)]
+    return (
+        "<tr>"
+        + "".join(
+            f'<{kind} style="text-align: left">{escape(str(cell))}</{kind}>'
+            for kind, cell in zip(kinds, cells, strict=True)
+        )
+        + "</tr>"
+    )

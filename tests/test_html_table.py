@@ -1,0 +1,37 @@
+"""What a notebook shows of a result."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from puma.html_table import html_table, short_number
+
+
+def cells(html: str) -> list[list[str]]:
+    """Of every line, read by a parser of XML: what is not escaped is an error or an element."""
+    table = ElementTree.fromstring(html)
+    assert {each.tag for each in table.iter()} <= {"table", "caption", "tr", "th", "td"}
+    return [[cell.text or "" for cell in line] for line in table.iter("tr")]
+
+
+def test_everything_is_escaped():
+    html = html_table(
+        "<b>title</b> & more", [("<script>", '"&'), (1.5, None)], columns=("<i>", "a")
+    )
+    assert cells(html) == [["<i>", "a"], ["<script>", '"&'], ["1.5", "None"]]
+    assert ElementTree.fromstring(html)[0].text == "<b>title</b> & more"
+
+
+def test_lines_begin_with_their_name():
+    table = ElementTree.fromstring(html_table("t", [("name", "a", "b")]))
+    assert [cell.tag for cell in table[1]] == ["th", "td", "td"]
+
+
+def test_numbers_are_short_and_never_round_to_nothing():
+    assert [short_number(value) for value in (0.75249, 0.0, -0.0004, 12.0, None)] == [
+        "0.752",
+        "0.000",
+        "-4.0e-04",
+        "12.000",
+        "–",
+    ]
