@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -22,7 +23,7 @@ from pydantic import (
 
 from puma.errors import SettingsError
 from puma.where import Where, WhereError
-from puma.yaml_file import cut, read_yaml, shown
+from puma.yaml_file import cut, parse_yaml, read_text, shown
 
 
 def _not_a_flag(value: Any) -> Any:
@@ -708,7 +709,12 @@ def load_settings(path: Path) -> Settings:
         SettingsError: It cannot be read or used. The message names the file, at most ten wrong keys
             and the values found; where it is no proper YAML, the line.
     """
-    raw = read_yaml(path)
+    return _settings_in(read_text(path), path)
+
+
+@functools.lru_cache(maxsize=8)  # a command asks for them many times, and YAML is slow to parse
+def _settings_in(text: str, path: Path) -> Settings:
+    raw = parse_yaml(text, path)
     if not isinstance(raw, dict):
         raise SettingsError(
             f"{path}: expected a mapping of settings, such as `seed: 0`, got {type(raw).__name__}"

@@ -54,14 +54,14 @@ for _tag in ("binary", "omap", "pairs", "set"):
     _Constructor.add_constructor(f"tag:yaml.org,2002:{_tag}", _Constructor.construct_undefined)
 
 
-def read_yaml(path: Path) -> object:
-    """Read a YAML file as DVC reads it: another reader's 010 or `yes` is another value.
+def read_text(path: Path) -> str:
+    """Read the text of a YAML file.
 
     Raises:
-        SettingsError: It cannot be read, or is no proper YAML; the message names the line.
+        SettingsError: It cannot be read, or is no UTF-8.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(
             f"{path}: cannot be read ({error.strerror}); run inside a PUMA project"
@@ -72,6 +72,18 @@ def read_yaml(path: Path) -> object:
         ) from error
     except ValueError as error:  # of a path that no file can have
         raise SettingsError(f"{str(path)!r}: cannot be read ({error}); correct the path") from error
+
+
+def parse_yaml(text: str, path: Path) -> object:
+    """Parse YAML as DVC does: another reader's 010 or `yes` is another value.
+
+    Args:
+        text: The content.
+        path: The file that it is of, for messages.
+
+    Raises:
+        SettingsError: It is no proper YAML; the message names the line.
+    """
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _Constructor
     try:
