@@ -9,7 +9,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo repro compare ui lab test test-all bench check format lock clean
+.PHONY: help install demo repro compare ui lab test test-all docs bench check format lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ test: install ## run the default tests: about three minutes
 
 test-all: install ## run every test: servers, kills, whole pipelines, too
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+docs: install ## write the manual as a site to site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: install ## compare with pyDVL, captum, kronfluence, dattri and curvlinops
 	$(PYTHON) -m venv .venv-bench
