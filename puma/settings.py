@@ -397,6 +397,10 @@ class PumaSettings(Strict):
     rows: Count = 1024
     curvature_sample: Count | None = None
     criterion_sample: Count | None = None
+    # Not written where it is 0, for the same reason.
+    negligible: Annotated[float, Number, Field(ge=0, lt=1)] = Field(
+        default=0.0, exclude_if=operator.not_
+    )
 
     @model_validator(mode="after")
     def _preserves_each_once(self) -> PumaSettings:

@@ -211,6 +211,7 @@ OTHER_WRONG_VALUES: dict[str, tuple[Any, ...]] = {
     "retrain.schedule": ("equal_seconds",),
     "puma.reweighting": ("sometimes",),
     "puma.criterion_sample": (0,),
+    "puma.negligible": (-0.1, 1),
     "puma_paper.curvature": ("flat",),
     "sisa.assignment": ("sorted",),
     "sisa.vote": ("median",),

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from puma.data import Examples
-from puma.errors import DataError
+from puma.data.task import REGRESSION
+from puma.errors import DataError, SettingsError
 from puma.influence import FlatModel, MeanLoss, directional_derivatives, weighted_gradient
 from tests.cases import MODELS, mlp, random_examples
-from tests.oracles import per_example_gradients, per_example_losses
+from tests.oracles import per_example_gradients, per_example_jacobians, per_example_losses
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -70,6 +71,41 @@ def test_examples_of_weight_zero_are_not_looked_at():
     assert torch.equal(weighted_gradient(flat, examples, weights * 0), torch.zeros(flat.size))
 
 
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.9])
+def test_as_many_negligible_examples_as_their_share_allows_are_left_out(share):
+    model, examples = mlp(), random_examples(40, 3)
+    flat = FlatModel(model)
+    weights = torch.linspace(-2, 3, 40, dtype=torch.float64)
+    with torch.no_grad():
+        gaps = model(examples.features).softmax(1)
+    gaps[torch.arange(40), examples.labels] -= 1  # of cross-entropy, in the logits
+    sizes = gaps.norm(dim=1) * weights.abs()
+    kept, left = torch.ones(40, dtype=torch.bool), 0.0
+    for row in sizes.argsort().tolist():
+        left += float(sizes[row])
+        if left > share * float(sizes.sum()):
+            break
+        kept[row] = False
+    assert 0 < int(kept.sum()) < 40
+    gradients = per_example_gradients(model, examples)
+    found = weighted_gradient(flat, examples, weights, batch_size=7, negligible=share)
+    torch.testing.assert_close(found, gradients.T @ (weights * kept), **EXACT)
+    jacobians = per_example_jacobians(model, examples)
+    largest = float(torch.linalg.matrix_norm(jacobians, 2).max())
+    error = float((found - gradients.T @ weights).norm())
+    assert 0 < error <= share * largest * float(sizes.sum())
+
+
+def test_examples_without_any_loss_are_all_negligible():
+    model = torch.nn.Linear(3, 1).double()
+    features = random_examples(9, 3).features
+    with torch.no_grad():
+        examples = Examples.of(features, model(features)[:, 0], task=REGRESSION)
+    ones = torch.ones(9, dtype=torch.float64)
+    found = weighted_gradient(FlatModel(model), examples, ones, batch_size=9, negligible=0.1)
+    assert torch.equal(found, torch.zeros(4, dtype=torch.float64))
+
+
 def test_no_examples_give_no_derivatives():
     flat, none = FlatModel(mlp()), random_examples(3, 3).subset(torch.tensor([], dtype=torch.long))
     assert directional_derivatives(flat, none, direction_for(flat)).shape == (0,)
@@ -82,6 +118,9 @@ def test_misfits_are_refused():
         weighted_gradient(flat, examples, torch.ones(2))
     with pytest.raises(DataError, match="with 1 not finite"):
         weighted_gradient(flat, examples, torch.tensor([1.0, float("nan"), 1.0]))
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(SettingsError, match="negligible must be >= 0 and < 1, got"):
+            weighted_gradient(flat, examples, torch.ones(3), negligible=share)
     with pytest.raises(DataError, match=r"direction must have shape \(38,\), got \(3,\)"):
         directional_derivatives(flat, examples, torch.ones(3))
 

@@ -73,6 +73,7 @@ REMOVALS: dict[str, dict[str, object]] = {
         **EXACT,
         "reference_models": 1,
         "curvature_sample": 13,
+        "negligible": 0.2,
         "criterion_sample": 9,
         "solver": "woodbury",
         "rows": 7,

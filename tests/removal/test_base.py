@@ -38,6 +38,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "l1": 1e-9,
         "solver": "dense",
         "curvature_sample": 50,
+        "negligible": 0.125,
         "preserve": [{"criterion": "soft_ece", "budget": 0.125, "name": "calibration"}],
     },
     "puma_paper": {

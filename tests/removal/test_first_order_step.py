@@ -50,12 +50,17 @@ def test_one_row_matches_retraining_within_one_percent(problem):
     assert worst < 0.01
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_step_equals_the_dense_computation(problem, weighted):
+@pytest.mark.parametrize(("weighted", "negligible"), [(False, 0), (True, 0), (False, 0.3)])
+def test_step_equals_the_dense_computation(problem, weighted, negligible):
     train, model, rows = problem.dataset.train, problem.trained.predictor, torch.arange(0, 60, 2)
     penalties = {} if weighted else NO_WEIGHTS
     removal = one_step(
-        damping=0.05, tolerance=1e-11, max_dose=3.0, **UNBOUNDED, **penalties
+        damping=0.05,
+        tolerance=1e-11,
+        max_dose=3.0,
+        negligible=negligible,
+        **UNBOUNDED,
+        **penalties,
     ).remove(problem.trained, request(problem, rows))
 
     kept = torch.ones(len(train), dtype=torch.bool)
@@ -72,6 +77,11 @@ def test_step_equals_the_dense_computation(problem, weighted):
         [gradient(model, train.features[i : i + 1], train.labels[i : i + 1]) for i in range(400)]
     )
     step = each[rows].sum(0)
+    if negligible:  # of a linear model, cross-entropy's gradient in the logits is that of the bias
+        sizes, order = each[rows, 6:].norm(dim=1).sort()
+        left_out = order[sizes.cumsum(0) <= negligible * sizes.sum()]
+        assert 5 < len(left_out) < 25
+        step = step - each[rows[left_out]].sum(0)
     if weighted:
         psi = each @ inverse @ gradient(model, train.features[kept], train.labels[kept])
         # Without bounds in reach, the ridge solution of Eq. 10 is this closed form.

@@ -11,7 +11,6 @@ from puma.influence import (
     Solution,
     directional_derivatives,
     reweight,
-    weighted_gradient,
 )
 from puma.influence.reweighting import Exact
 from puma.influence.sharding import agreed
@@ -135,10 +134,10 @@ def _direction(run: Stepper) -> tuple[Tensor, float | None, list[Solution]]:
     Without λ nothing else needs ∇C, and the change is None.
     """
     run.row_weights = None
-    flat, curvature, n = run.flat, run.curvature(), len(run.train)
-    weights = run.marked.to(flat.dtype)
+    curvature, n = run.curvature(), len(run.train)
+    weights = run.marked.to(run.flat.dtype)
     if not run.reweighted:
-        solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
+        solved = run.solver.solve(curvature, run.summed_gradient(weights))
         return solved.value / n, None, [solved]
     gradients = run.gradients()
     solutions = [run.solver.solve(curvature, gradient) for gradient in gradients]
@@ -146,5 +145,5 @@ def _direction(run: Stepper) -> tuple[Tensor, float | None, list[Solution]]:
     retained = promised.weights(promised.targets)
     run.row_weights = promised.with_weights(-retained)
     weights = weights + retained
-    solved = run.solver.solve(curvature, weighted_gradient(flat, run.train, weights))
+    solved = run.solver.solve(curvature, run.summed_gradient(weights))
     return solved.value / n, float(gradients[0] @ solved.value) / n, [*solutions, solved]

@@ -98,6 +98,10 @@ class PUMA(PumaSettings, RemovalMethod):
             data where a pass over all rows takes as long as the removal may.
         criterion_sample: So many stand for all in C, and so many marked rows are taken to their
             targets.
+        negligible: In sums of gradients rows may be left out whose loss hardly depends on the
+            outputs, as long as they hold at most this share of all rows' gradients in these
+            (:func:`puma.influence.weighted_gradient`); for large networks, whose passes backwards
+            over rows that they predict with certainty take most of the time. 0 leaves none out.
     """
 
     method = "puma"

@@ -22,6 +22,7 @@ from puma.influence import (
     resolve_solver,
     sampled,
     sampled_rows,
+    weighted_gradient,
 )
 from puma.influence.flat_model import batches
 from puma.influence.sharding import agreed, gathered, share
@@ -135,6 +136,12 @@ class Stepper(ABC):
     def gradients(self) -> Tensor:
         """(K, p) of the promised criteria."""
         return torch.stack([each.criterion.gradient(self.flat) for each in self.promises])
+
+    def summed_gradient(self, weights: Tensor) -> Tensor:
+        """(p,) Σ_i weights_i ∇L_i over all training rows, but for those that are negligible."""
+        return weighted_gradient(
+            self.flat, self.train, weights, negligible=self.settings.negligible
+        )
 
     @torch.no_grad()
     def margins(self, vector: Tensor, examples: Examples) -> Tensor:

@@ -20,7 +20,6 @@ from puma.influence import (
     Solution,
     Solver,
     resolve_solver,
-    weighted_gradient,
 )
 from puma.influence.sharding import agreed, from_first
 from puma.references.short_training import train_short
@@ -227,7 +226,7 @@ class TargetMarginStepper(Stepper):
         kept, weights, compensations = [], [], []
         for number, target in enumerate(promised.targets.diag()):
             weight = promised.weights(target)
-            retained = weighted_gradient(self.flat, self.train, weight) / len(self.train)
+            retained = self.summed_gradient(weight) / len(self.train)
             compensation = self.solver.solve(self.curvature(), retained)
             solutions.append(compensation)
             if float(gradients[number] @ compensation.value) != 0:  # else no λ that acts on C
