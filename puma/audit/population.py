@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.audit.predictions import predict
 from puma.data.base import Dataset

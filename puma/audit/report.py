@@ -24,6 +24,7 @@ from puma.audit.retraining import (
 from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
 from puma.errors import AuditError
+from puma.html_table import html_table, short_number
 from puma.metrics import auc
 from puma.models.tasks import hits, likelihood_of
 from puma.models.tasks.gaussian import MARGIN_UNIT
@@ -31,6 +32,20 @@ from puma.references import Population
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, EvidenceSource
 
+# What a notebook shows of a report; the others are in its ``metrics``.
+SHOWN = {
+    "accuracy_change": "change of the test accuracy",
+    "retrained_accuracy": "test accuracy of retrained models",
+    "r2_change": "change of R²",
+    "retrained_r2": "R² of retrained models",
+    "attack_rate": "removed rows taken for members",
+    "attack_rate_unseen": "unseen rows taken for members",
+    "attack_auc": "attack by the loss: AUC",
+    "attack_auc_retrained": "the same on retrained models",
+    "remaining_influence": "remaining influence (0: as retrained, 1: never removed)",
+    "gap_to_retrain": "distance from retrained models",
+    "gap_to_retrain_expected": "their distance from each other",
+}
 LEVELS = {"10pct": 0.1, "1pct": 0.01, "0_1pct": 0.001}  # of false positives
 Numbers = dict[str, float]
 
@@ -52,6 +67,16 @@ class AuditReport:
     unresolved: dict[str, str]
     evidence: EvidenceSource
     plot_data: PlotData = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        lines = [
+            (title, short_number(self.metrics[name]))
+            for name, title in SHOWN.items()
+            if name in self.metrics
+        ]
+        more = [("numbers that the data cannot resolve", len(self.unresolved))]
+        verdict = self.verdict.name.replace("_", " ")
+        return html_table(f"{verdict}: {self.verdict.reason}", [*lines, *more])
 
 
 def audit_removal(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.erasure.dvc_cache import DvcCache
 from puma.erasure.plan import Plan

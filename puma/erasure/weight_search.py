@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 SHORTEST = 64  # bytes; fewer could be in a file by chance
 LONGEST = 4096  # bytes; shorter than a tensor, so that a part of a file is found, too

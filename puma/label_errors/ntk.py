@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.data.base import Dataset, Examples
 from puma.influence import FlatModel, directional_derivatives, weighted_gradient

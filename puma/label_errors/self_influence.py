@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.data.base import Dataset, Examples
 from puma.errors import SettingsError, SolverError, require_max_bytes, require_memory

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.data.base import Dataset, Examples
 from puma.errors import (
@@ -26,6 +26,7 @@ from puma.influence import FlatModel
 from puma.influence.flat_model import batches
 from puma.label_errors.ranker import as_suspicion
 from puma.models.tasks import hits, likelihood_of, require_classes
+from puma.progress import end_early
 
 PERFORMANCES = ("accuracy", "loss")
 Performance = Callable[[Tensor], Tensor]
@@ -124,6 +125,7 @@ class GShapley:
                 if self.tolerance is not None and self._error(credits) <= self.tolerance:
                     settled = True
                     break
+            end_early(bar)
         if not settled:
             warnings.warn(
                 f"g_shapley: after {len(credits)} permutations the values' standard error is "

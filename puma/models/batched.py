@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.data.base import Examples
 from puma.models.tasks import likelihood_of, weighted

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import OneCycleLR
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.data.base import Examples
 from puma.data.task import Task

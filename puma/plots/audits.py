@@ -192,6 +192,7 @@ def against_retraining(labels: Sequence[str], metrics: Sequence[Mapping[str, flo
 
 def _over_bands(axes: Axes, values: Sequence[float], bands: Sequence[tuple[float, float]]) -> None:
     """One dot per line, over the band of its own."""
+    axes.use_sticky_edges = False  # a band ends where it ends, not where the axis does
     places = np.arange(len(values))
     low, high = np.array(bands).T
     axes.barh(places, high - low, 0.7, left=low, color="#DDDDDD", label="one more retrained model")

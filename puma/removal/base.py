@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError, ModelError, SettingsError, require_type
+from puma.html_table import html_table, short_number
 from puma.influence.sharding import gathered, is_shared, own_rows, require_same
 from puma.models import predictions, weights_digest
 from puma.models.own_loop import loop_digest
@@ -160,6 +161,34 @@ class Removal:
     def criterion_drift(self) -> float:
         """Change of the retained rows' mean loss (nats); PUMA bounds its size (Eq. 2)."""
         return self.criterion_after - self.criterion_before
+
+    def __repr__(self) -> str:
+        drift = f"drift {self.criterion_drift:+.2g} nats"
+        return f"Removal({self.method}: {self._what}, {self.seconds:.2f} seconds, {drift})"
+
+    @property
+    def _what(self) -> str:
+        name = self.deletion_set.dataset.name
+        people = len(self.deletion_set.subject_ids)
+        return f"{self.n_removed} rows of {people} people removed from {name!r}"
+
+    def _repr_html_(self) -> str:
+        lines: dict[str, object] = {
+            "seconds": short_number(self.seconds),
+            "retained loss before (nats)": short_number(self.criterion_before),
+            "retained loss after (nats)": short_number(self.criterion_after),
+            "drift (nats)": short_number(self.criterion_drift),
+        }
+        if "budget" in self.parameters:
+            lines["budget (nats)"] = self.parameters["budget"]
+        lines |= {
+            f"drift of {each.title} (budget {each.budget:g})": short_number(each.drift)
+            for each in self.preserved
+        }
+        if "dose" in self.parameters:
+            lines["dose"] = short_number(float(self.parameters["dose"]))
+        lines |= {name: short_number(value) for name, value in self.diagnostics.items()}
+        return html_table(f"{self.method}: {self._what}", lines.items())
 
 
 @dataclass(frozen=True)

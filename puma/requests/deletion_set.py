@@ -14,6 +14,7 @@ from torch import Tensor
 from puma.data.base import Dataset
 from puma.data.subject_ids import appearance
 from puma.errors import DeletionError, require_path, require_type
+from puma.html_table import html_table
 from puma.project.files import PRIVATE, write_text
 from puma.requests.digest import keyed_digest
 from puma.requests.request_file import SALT, SUBJECT, read_subject_ids
@@ -47,6 +48,19 @@ class DeletionSet:
 
     def __repr__(self) -> str:
         return f"DeletionSet({self.dataset.name!r}, {self.summary})"
+
+    def _repr_html_(self) -> str:
+        """Counts alone: a digest without the project's key would tell who was removed."""
+        lines = {
+            "people": len(self.subject_ids),
+            "training rows": f"{len(self.rows)} of {len(self.dataset.train)}",
+            "their test rows, left as they are": len(self.test_rows),
+            "their validation rows, left out": len(self.validation_rows),
+            "lines of the request that named somebody again": self.n_duplicates,
+            "people without a training row, nothing to remove": len(self.test_only_ids),
+        }
+        shown = {name: count for name, count in lines.items() if count}
+        return html_table(f"Deletion set of {self.dataset.name}", shown.items())
 
     def __len__(self) -> int:
         return len(self.rows)

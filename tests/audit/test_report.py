@@ -14,6 +14,8 @@ from sklearn.metrics import balanced_accuracy_score
 from torch.nn.functional import one_hot
 
 from puma.audit import AuditReport, Population, audit_removal, judge_rows
+from puma.audit.report import SHOWN
+from puma.audit.verdict import Verdict
 from puma.errors import AuditError
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings
@@ -33,6 +35,7 @@ from tests.audit.oracles import (
     wins,
     without_one,
 )
+from tests.test_html_table import cells
 
 SETTINGS = AuditSettings(confidence=0.9)
 REMOVED = np.arange(0, 60, 2)
@@ -169,6 +172,21 @@ def test_metrics_equal_a_recomputation_from_raw_logits(planted: Planted, version
     assert report.metrics.pop("attack_auc_shadow") == pytest.approx(shadow, abs=3 / (30 * 117))
     # p near 1 costs logit(p) its digits.
     assert report.metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_a_report_shows_its_verdict_and_the_numbers_behind_it(planted: Planted) -> None:
+    report = replace(
+        report_of(planted, planted.original), verdict=Verdict("over_forgotten", "past <them> & all")
+    )
+    html = report._repr_html_()
+    assert "over forgotten: past &lt;them&gt; &amp; all" in html
+    lines = dict(cells(html))
+    assert float(lines["attack by the loss: AUC"]) == pytest.approx(
+        report.metrics["attack_auc"], abs=5e-4
+    )
+    assert lines["numbers that the data cannot resolve"] == str(len(report.unresolved))
+    assert len(lines) < 12
+    assert {*SHOWN} - {"r2_change", "retrained_r2"} <= {*report.metrics}
 
 
 def test_some_of_the_removed_rows_are_judged_alone(planted: Planted) -> None:

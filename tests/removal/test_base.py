@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +20,11 @@ from puma.influence.criteria import MeanLoss
 from puma.influence.flat_model import FlatModel
 from puma.models import mlp
 from puma.removal import METHODS, PUMA, RemovalMethod, Retrain, Trained, build_method
-from puma.removal.base import Patch
+from puma.removal.base import CriterionChange, Patch
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import Settings, TrainingSettings
 from tests.removal.conftest import blobs
+from tests.test_html_table import cells
 
 TRAINING = TrainingSettings(epochs=2, batch_size=16)
 CHANGED: dict[str, dict[str, Any]] = {
@@ -110,6 +113,29 @@ def test_fit_and_remove_do_nothing_else(dataset, model):
     assert method.calls == ["train", "patch"]
     assert found.parameters["layers"] == "4-2"
     assert found.criterion_drift == 0
+
+
+def test_a_removal_shows_itself_without_saying_whose_rows_it_removed(dataset, model):
+    method = METHODS["puma"](training=TRAINING, reference_models=0, steps=1, budget=0.25)
+    found = method.remove(
+        method.fit(model, dataset, progress=False),
+        DeletionSet.of(["73", "40"], dataset),
+        progress=False,
+    )
+    found = replace(found, seconds=0.125, preserved=(CriterionChange("<age>", 0.5, 1.0, 1.25),))
+    html = found._repr_html_()
+    lines = dict(cells(html))
+    assert "puma: 2 rows of 2 people removed from &#x27;blobs&#x27;" in html
+    assert lines["seconds"] == "0.125"
+    assert float(lines["drift (nats)"]) == pytest.approx(found.criterion_drift, rel=0.05)
+    assert lines["budget (nats)"] == "0.25"
+    assert lines["drift of <age> (budget 0.5)"] == "0.250"
+    assert float(lines["dose"]) == pytest.approx(found.parameters["dose"], rel=0.05)
+    assert {*found.diagnostics} <= {*lines}
+    drift = f"drift {found.criterion_drift:+.2g} nats"
+    text = f"Removal(puma: 2 rows of 2 people removed from 'blobs', 0.12 seconds, {drift})"
+    assert repr(found) == text
+    assert not re.search(r"\b(73|40)\b", html + text)
 
 
 @pytest.mark.slow

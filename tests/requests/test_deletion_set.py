@@ -22,6 +22,7 @@ from puma.data import Dataset, Examples, load_dataset
 from puma.errors import DataError, DeletionError
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key
+from tests.test_html_table import cells
 
 KEY = bytes(range(32))
 TRAIN = ["ann", "bob", "ann", "cy", "dee", "bob", "fay"]
@@ -48,6 +49,24 @@ def read(tmp_path: Path, content: str | bytes, dataset: Dataset, **options: Any)
     path = tmp_path / "request.csv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return DeletionSet.read(path, dataset, **options)
+
+
+# --- what is shown ---
+
+
+def test_a_notebook_shows_counts_and_nobody(toy: Dataset) -> None:
+    found = DeletionSet.of(["ann", "bob", "bob", "una"], toy)
+    lines = cells(found._repr_html_())
+    assert lines == [
+        ["people", "2"],
+        ["training rows", "4 of 7"],
+        ["their test rows, left as they are", "3"],
+        ["lines of the request that named somebody again", "1"],
+        ["people without a training row, nothing to remove", "1"],
+    ]
+    shown = found._repr_html_() + repr(found)
+    assert not [name for name in {*TRAIN, *TEST} if re.search(rf"\b{name}\b", shown)]
+    assert not re.search("[0-9a-f]{8}", shown)  # no digest without the key
 
 
 # --- which rows ---

@@ -6,11 +6,12 @@ import json
 
 from pydantic import model_validator
 from torch import nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from puma.errors import SettingsError, SolverError
 from puma.influence import FlatModel, require_preservable
 from puma.influence.criteria.own_function import FORM
+from puma.progress import end_early
 from puma.project.files import sha256
 from puma.project.user_code import code_digest
 from puma.removal.base import CriterionChange, Parameter, Patch, RemovalMethod, Trained
@@ -157,6 +158,7 @@ class PUMA(PumaSettings, RemovalMethod):
                 bar.set_postfix(dose=f"{step['dose']:.3g}", drift=f"{step['drift']:+.2g}")
                 if step["dose"] == 0:
                     break
+            end_early(bar)
         if run.unchanged():
             raise SolverError(
                 f"the removal changes no weight: the dose {steps[0]['dose']:.1e} is lost in "
