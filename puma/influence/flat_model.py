@@ -21,7 +21,7 @@ from puma.influence.derivative_support import (
 from puma.models.layer_names import entered_layers
 from puma.models.tasks import Likelihood, likelihood_of, losses
 
-BATCH_SIZE = 1024
+BATCH_SIZE = 4096  # below it, small networks wait for Python more than they compute
 # Activations of a large batch of images leave the cache and page-fault: 3 times slower at 1024.
 CONVOLUTIONAL_BATCH_SIZE = 32
 ALL = slice(None)
