@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -683,6 +684,38 @@ class Settings(Strict):
             return Settings.model_validate(values)
         except ValidationError as error:
             raise SettingsError(f"per_dataset.{name}: {problems_of(error)}") from error
+
+    def overridden(self, group: str, changes: Mapping[str, Any]) -> Settings:
+        """Return these settings with other values in one group, those of every dataset included.
+
+        Args:
+            group: A key of params.yaml that has keys of its own, such as ``puma``.
+            changes: The new values, by key.
+
+        Raises:
+            SettingsError: There is no such group or key, or a value cannot be used.
+        """
+        own = getattr(self, group, None)
+        if not isinstance(own, Strict):
+            raise SettingsError(f"{group!r} is no group of settings that overrides could change")
+        values = {field: getattr(self, field) for field in type(self).model_fields}
+        values[group] = {**own.model_dump(), **changes}
+        values["per_dataset"] = {
+            name: {
+                each: {
+                    key: found for key, found in keys.items() if each != group or key not in changes
+                }
+                for each, keys in settings.model_dump().items()
+            }
+            for name, settings in self.per_dataset.items()
+        }
+        try:
+            return Settings.model_validate(values)
+        except ValidationError as error:
+            known = ", ".join(type(own).model_fields)
+            raise SettingsError(
+                f"overrides: {problems_of(error)}; the settings of {group} are {known}"
+            ) from error
 
     @model_validator(mode="after")
     def _every_dataset_has_its_settings(self) -> Settings:

@@ -97,9 +97,11 @@ def test_a_notebook_records_only_where_a_stage_says_so():
             assert re.search(r"^record = False\b", parameters, flags=re.MULTILINE), path
             assert "-p record True" in command, path
             rest = code_of(notebook).replace(parameters, "")
-            assert "find() if record else Workspace.find().scratch()" in rest or (
-                "if record:\n    registry.register_all(workspace)" in rest
-            )
+            if path.stem == "register":
+                assert "if record:\n    registry.register_all(workspace)" in rest
+                continue
+            assert re.search(r"Workspace\.for_notebook\(.+, overrides, record=record\)", rest)
+            assert re.search(r"^overrides = {}  #", parameters, flags=re.MULTILINE), path
 
 
 def saved_by_jupyter(project: Path, name: str, content: dict[str, Any]) -> bytes:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from puma.errors import SettingsError
 from puma.settings import Settings, is_original, load_settings
+from puma.yaml_file import parse_yaml, shown
 
 ROOT_MARK = "params.yaml"
 STAGE_FOLDERS = ("artifacts", "lineage", "metrics", "plots")  # what stages write, for each other
@@ -22,10 +25,12 @@ class Workspace:
     Attributes:
         root: The folder that holds params.yaml.
         stages: The folder that the stages' outputs lie in; None is the root.
+        overrides: Group of params.yaml -> what a notebook's reader set in it.
     """
 
     root: Path
     stages: Path | None = None
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
@@ -42,6 +47,43 @@ class Workspace:
             if (folder / ROOT_MARK).is_file():
                 return cls(folder)
         raise SettingsError(f"no {ROOT_MARK} in {here} or above it; run inside a PUMA project")
+
+    @classmethod
+    def for_notebook(
+        cls, group: str, overrides: Mapping[str, Any] | str, *, record: bool
+    ) -> Workspace:
+        """The project as a stage's notebook works on it: to record, or to look and to try.
+
+        Args:
+            group: The group of params.yaml that ``overrides`` are of.
+            overrides: Other values in it, by key; a text, as ``papermill -p`` gives it, is YAML.
+            record: Whether to replace what the pipeline made. If not, see :meth:`scratch`.
+
+        Raises:
+            SettingsError: An override is unknown or cannot be used, or is to be recorded: what the
+                pipeline makes, it makes by params.yaml.
+        """
+        if isinstance(overrides, str):
+            given = parse_yaml(overrides, Path("overrides"))
+        else:
+            given = overrides
+        if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+            raise SettingsError(
+                'overrides must be settings by name, such as {"budget": 0.02}, got '
+                f"{shown(given)}; correct them in the parameters"
+            )
+        overrides = given
+        if not overrides:
+            return cls.find() if record else cls.find().scratch()
+        if record:
+            raise SettingsError(
+                f"overrides has {', '.join(overrides)}, and record is True: the pipeline records "
+                f"what it made by params.yaml. Change {group} there and run `dvc repro`, or set "
+                "record = False to try"
+            )
+        found = cls.find()
+        found.settings.overridden(group, overrides)  # refused before anything is copied
+        return replace(found.scratch(), overrides={group: dict(overrides)})
 
     def scratch(self) -> Workspace:
         """The same project with a copy of the stages' outputs, which is written instead of them.
@@ -68,8 +110,11 @@ class Workspace:
 
     @property
     def settings(self) -> Settings:
-        """params.yaml, read anew and validated."""
-        return load_settings(self.root / ROOT_MARK)
+        """params.yaml, read anew and validated, and what overrides it."""
+        found = load_settings(self.root / ROOT_MARK)
+        for group, changes in self.overrides.items():
+            found = found.overridden(group, changes)
+        return found
 
     @property
     def source_folder(self) -> Path | None:

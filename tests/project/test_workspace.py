@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,47 @@ def test_a_scratch_project_reads_all_and_writes_nothing(
     assert scratch.scratch().stages != scratch.stages
     printed = capsys.readouterr().out.splitlines()
     assert re.match("Nothing is recorded: .* set record = True .*`dvc repro`", printed[0])
+
+
+@pytest.mark.parametrize("given", [{"budget": 0.02}, "{budget: 0.02}", '{"budget": 0.02}'])
+def test_overrides_of_a_notebook_count_in_its_scratch_project_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    own = "datasets: [wine]\nper_dataset: {wine: {puma: {budget: 0.5, steps: 3}}}"
+    (project / "params.yaml").write_text(own)
+    monkeypatch.chdir(project / "notebooks")
+    tried = Workspace.for_notebook("puma", given, record=False)
+    assert tried.stages is not None
+    for settings in (tried.settings, tried.settings.for_dataset("wine")):
+        assert settings.puma.budget == 0.02
+    assert tried.settings.for_dataset("wine").puma.steps == 3  # what is not overridden stays
+    assert tried.settings.audit == Workspace.find().settings.audit
+    assert Workspace.find().settings.for_dataset("wine").puma.budget == 0.5
+    assert Workspace.for_notebook("puma", {}, record=True) == Workspace.find()
+    assert Workspace.for_notebook("puma", "{}", record=False).settings == Workspace.find().settings
+
+
+@pytest.mark.parametrize(
+    ("group", "given", "record", "message"),
+    [
+        ("puma", {"budgett": 1}, False, r"puma\.budgett: Extra .*settings of puma are .*budget,"),
+        ("puma", {"budget": -1}, False, r"puma\.budget: .*greater than 0 \(got -1\)"),
+        ("nobody", {"budget": 1}, False, "'nobody' is no group of settings"),
+        ("seed", {"budget": 1}, False, "'seed' is no group of settings"),
+        ("puma", "budget", False, r"overrides must be settings by name, .*got 'budget'"),
+        ("puma", {3: 4}, False, "overrides must be settings by name"),
+        ("puma", "{budget: ", False, "overrides: not valid YAML"),
+        ("puma", {"budget": 0.02}, True, r"budget, and record is True: .*Change puma there"),
+    ],
+)
+def test_overrides_that_cannot_count_are_refused_before_anything_is_copied(
+    project: Path, monkeypatch: pytest.MonkeyPatch, group: str, given: Any, record: bool,
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(project / "notebooks")
+    with pytest.raises(SettingsError, match=message):
+        Workspace.for_notebook(group, given, record=record)
+    assert not (project / ".puma" / "interactive").exists()
 
 
 def test_a_scratch_project_ends_with_its_process(project: Path) -> None:
