@@ -21,7 +21,7 @@ from puma.project.stage_code import COMMAND_STAGES, NOTEBOOK_STAGES
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STAGES = loads_yaml((ROOT / "dvc.yaml").read_text())["stages"]
-INTERACTIVE = {"calibrate.ipynb", "debug_labels.ipynb"}  # for a person, who decides what follows
+INTERACTIVE = {"calibrate.ipynb", "debug_labels.ipynb", "tour.ipynb"}  # for a person
 
 
 def code_of(notebook: nbformat.NotebookNode) -> str:
@@ -214,6 +214,53 @@ def test_labels_are_debugged_where_the_truth_is_known(tmp_path: Path) -> None:
     wrong = ["ab"[clean[owner]] != label for owner, label in zip(owners, given, strict=True)]
     assert len(owners) == 15
     assert np.mean(wrong) > 0.9
+
+
+def bars(notebook: nbformat.NotebookNode) -> list[tuple[str, float, float]]:
+    """Style, value and end of every progress bar, as it was left."""
+    states = [
+        model["state"]
+        for kind in notebook.metadata.get("widgets", {}).values()
+        for model in kind["state"].values()
+    ]
+    return [
+        (each["bar_style"], each["value"], each["max"]) for each in states if "bar_style" in each
+    ]
+
+
+@pytest.mark.slow
+def test_the_tour_tells_the_whole_story_and_leaves_the_project_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "others.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
+    done = execute("tour", tmp_path)
+    text, pictures = shown_by(done)
+    # Training, attack, pool; ψ and λ, the steps; margins; the comparison.
+    assert pictures == 7
+    assert "version 3 serves in place of version 1" in text
+    assert re.search(r"^verdict +forgetting incomplete +passed +passed$", text, flags=re.MULTILINE)
+    assert numbers(text, "removed rows") == [[0, 57, 57]]  # as README's table has it
+    ((original, retrained, puma),) = numbers(text, "accuracy (test)")
+    majority = 0.7
+    assert min(original, retrained, puma) > majority
+    assert max(original, retrained, puma) - min(original, retrained, puma) < 0.05
+    ((before, by_retraining, by_puma),) = numbers(
+        text, "attack rate: removed rows taken for members"
+    )
+    assert before > 0.9
+    assert by_retraining < 0.6
+    assert abs(by_puma - by_retraining) < 0.15
+    ((never, _, left),) = numbers(text, "remaining influence (0: as retrained, 1: never removed)")
+    assert never == pytest.approx(1, abs=0.25)
+    assert abs(left) < 0.4
+    # PUMA's bar, which ends before its last possible step, is as whole as the others.
+    ends = bars(done)
+    assert len(ends) > 10
+    assert {style for style, _, _ in ends} == {"success"}
+    assert all(value == end for _, value, end in ends)
+    assert "applicant-" not in nbformat.writes(done)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["executed.ipynb", "params.yaml"]
 
 
 @pytest.mark.slow
