@@ -30,6 +30,7 @@ from puma.registry.versions import (
     FINGERPRINT,
     FIRST,
     IDENTITY,
+    ON_RUN,
     UNRESOLVED,
     VERDICT,
     VERDICT_REASON,
@@ -123,6 +124,8 @@ def create_version(
             client.log_text(run_id, record.identity, IDENTITY)
             tags = {**_tags(record, parent), **draft.tags}
             tags |= log_certificate(client, record.dataset, tags, run_id, parent)
+            for name in ON_RUN & tags.keys():
+                client.set_tag(run_id, name, tags.pop(name))
         end = run.info.start_time + round(1000 * record.metrics["runtime_seconds"])
         client.set_terminated(run_id, end_time=end)
         made = _register(client, record, parent, run_id, model_id, tags)

@@ -52,13 +52,16 @@ from puma.registry.versions import (
     FINGERPRINT,
     IDEMPOTENCY_KEY,
     aliases_of,
+    every_tag,
     find_aliases,
     find_fingerprint,
     parent_version,
+    set_tags,
 )
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import RunData
     from mlflow.entities.model_registry import ModelVersion
 
 
@@ -230,8 +233,8 @@ def _register(client: MlflowClient, workspace: Workspace, record: ModelRecord) -
     if found is None:
         refuse_erased(client, record)
         found = create_version(client, workspace, pipeline_draft(workspace, record))
-    elif not _agree(logged := client.get_run(found.run_id).data.metrics, found.tags, record):
-        _update(client, workspace, found, record, logged)
+    elif not _agree(run := client.get_run(found.run_id).data, found.tags, record):
+        _update(client, workspace, found, record, run.metrics)
     elif CERTIFICATE not in found.tags:  # of an earlier PUMA, or interrupted
         issue_certificate(client, record.dataset, found)
     return Registered(
@@ -263,8 +266,7 @@ def _update(
     if record.parent is not None:
         archive_certificate(client, found)
     client.update_model_version(found.name, found.version, with_notes(described, found.description))
-    for name, value in verdict_tags(record).items():
-        client.set_model_version_tag(found.name, found.version, name, value)
+    set_tags(client, found, verdict_tags(record))
     log_metrics(client, found.run_id, found.source.removeprefix("models:/"), updated)
     if record.parent is not None or CERTIFICATE not in found.tags:
         issue_certificate(client, record.dataset, found)
@@ -283,9 +285,10 @@ def _shown(logged: Mapping[str, float], record: ModelRecord) -> dict[str, float]
     }
 
 
-def _agree(logged: Mapping[str, float], tags: Mapping[str, str], record: ModelRecord) -> bool:
-    """Whether the version and its run show what ``record`` says."""
-    shown = {EVIDENCE: "retrain", **tags}  # earlier versions have no such tag
+def _agree(run: RunData, tags: Mapping[str, str], record: ModelRecord) -> bool:
+    """Whether the version, which has these tags, and its run show what ``record`` says."""
+    logged = run.metrics
+    shown = {EVIDENCE: "retrain", **every_tag(tags, run.tags)}  # earlier versions have no such tag
     if any(shown.get(name) != value for name, value in verdict_tags(record).items()):
         return False
     return all(logged.get(name) == value for name, value in _shown(logged, record).items())
@@ -322,8 +325,9 @@ def _survey(
             found = find_fingerprint(client, dataset, record.fingerprint)
             if found is None:
                 return summary, f"{dataset} {record.method}: has no version"
-            logged = client.get_run(found.run_id).data.metrics
-            if not _agree(logged, found.tags, record):
+            run = client.get_run(found.run_id).data
+            logged = run.metrics
+            if not _agree(run, found.tags, record):
                 return summary, f"{dataset} {record.method}: was measured again"
             if CERTIFICATE not in found.tags:
                 return summary, f"{dataset} {record.method}: has no certificate"

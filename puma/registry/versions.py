@@ -14,6 +14,7 @@ from puma.registry.store_errors import is_away
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import RunData
     from mlflow.entities.model_registry import ModelVersion
 
 FINGERPRINT = "puma.fingerprint"
@@ -36,6 +37,14 @@ BOUND = "puma.bound_by"  # whose budgets kept the removed rows from their target
 ADOPTED = "puma.adopted_from"  # the registered model that it is a copy of
 ADOPTED_RUN = "puma.adopted_run"
 IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
+# Tags that certificates and conditions are about, and no reader of a version's page: its run has
+# them. A version of an earlier PUMA has them itself.
+ON_RUN = frozenset(
+    {
+        *("puma.data_digest", "puma.n_subjects", "puma.seed", CERTIFICATE_PAGE),
+        *(VERDICT_REASON, EVIDENCE, UNRESOLVED, AUDITED_WEIGHTS, AUDITED_DELETION),
+    }
+)
 IDENTITY = "identity.json"  # an artifact of its run: what its fingerprint is the digest of
 # MLflow sorts metrics by name, capitals first: copies of these lead its page of comparison.
 FIRST = "Headline/"
@@ -63,7 +72,7 @@ class RegisteredVersion:
         fingerprint: Of its identity; empty for a version that PUMA did not register.
         run_id: Its run; empty if somebody registered it without one.
         source: Where MLflow finds the model: "models:/" and its id, for what PUMA registered.
-        tags: All tags, as MLflow has them.
+        tags: All tags, as MLflow has them, with those that its run has for it.
         created: UTC in ISO 8601.
         promoted_at: Of its last promotion, UTC in ISO 8601.
         forced: The reason for promoting it although a condition failed.
@@ -126,6 +135,20 @@ def find_fingerprint(client: MlflowClient, dataset: str, fingerprint: str) -> Mo
     return next(iter(find_tagged(client, dataset, FINGERPRINT, fingerprint)), None)
 
 
+def every_tag(tags: Mapping[str, str], run_tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags of a version, and those that its run has for it."""
+    return {**{name: run_tags[name] for name in ON_RUN & run_tags.keys()}, **tags}
+
+
+def set_tags(client: MlflowClient, found: ModelVersion, tags: Mapping[str, str]) -> None:
+    """Set tags of a version, each where its readers look first."""
+    for name, value in tags.items():
+        if name in ON_RUN and name not in found.tags:
+            client.set_tag(found.run_id, name, value)
+        else:
+            client.set_model_version_tag(found.name, str(found.version), name, value)
+
+
 def find_tagged(client: MlflowClient, dataset: str, tag: str, value: str) -> list[ModelVersion]:
     """Every version of ``dataset``'s model with that tag, oldest first."""
     return _versions_of(client, dataset, f" and tags.`{tag}` = '{value}'")
@@ -167,8 +190,8 @@ def _number(value: str | None) -> int | None:
 def list_versions(client: MlflowClient, dataset: str) -> list[RegisteredVersion]:
     """Every version of ``dataset``'s model, oldest first; empty when there is none."""
     aliases, found = find_aliases(client, dataset), find_versions(client, dataset)
-    metrics = _metrics_of(client, {each.run_id for each in found if each.run_id})
-    return [_described(each, aliases, metrics.get(each.run_id or "", {})) for each in found]
+    runs = _runs_of(client, {each.run_id for each in found if each.run_id})
+    return [_described(each, aliases, runs) for each in found]
 
 
 def get_version(
@@ -184,9 +207,8 @@ def get_version(
 
 def registered_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
     """``found`` with its aliases and the metrics of its run."""
-    metrics = _metrics_of(client, {found.run_id} if found.run_id else set())
-    aliases = find_aliases(client, _dataset(found.name))
-    return _described(found, aliases, metrics.get(found.run_id or "", {}))
+    runs = _runs_of(client, {found.run_id} if found.run_id else set())
+    return _described(found, find_aliases(client, _dataset(found.name)), runs)
 
 
 def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
@@ -199,8 +221,8 @@ def every_version(client: MlflowClient, query: str) -> list[ModelVersion]:
     return found
 
 
-def _metrics_of(client: MlflowClient, run_ids: set[str]) -> dict[str, dict[str, float]]:
-    """Run -> its finite metrics; nothing of a run that was deleted for good.
+def _runs_of(client: MlflowClient, run_ids: set[str]) -> dict[str, RunData]:
+    """Run -> what it holds; nothing of a run that was deleted for good.
 
     Some hundreds of versions at once: a query for each would take seconds.
     """
@@ -215,31 +237,33 @@ def _metrics_of(client: MlflowClient, run_ids: set[str]) -> dict[str, dict[str, 
             run_view_type=ViewType.ALL,
             max_results=AT_ONCE,
         ):
-            found[run.info.run_id] = run.data.metrics
+            found[run.info.run_id] = run.data
     for run_id in run_ids - found.keys():  # of somebody's own experiment
-        found[run_id] = _metrics(client, run_id)
-    return {
-        run_id: {name: value for name, value in metrics.items() if math.isfinite(value)}
-        for run_id, metrics in found.items()
-    }
+        data = _run_data(client, run_id)
+        if data is not None:
+            found[run_id] = data
+    return found
 
 
-def _metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
+def _run_data(client: MlflowClient, run_id: str) -> RunData | None:
     from mlflow.exceptions import MlflowException
 
     try:
-        return dict(client.get_run(run_id).data.metrics)
+        return client.get_run(run_id).data
     except MlflowException as error:
         if is_away(error):
             raise
-        return {}
+        return None
 
 
 def _described(
-    found: ModelVersion, aliases: dict[str, int], metrics: Mapping[str, float]
+    found: ModelVersion, aliases: dict[str, int], runs: Mapping[str, RunData]
 ) -> RegisteredVersion:
     """Also of a version that somebody made by hand: what it does not say is blank."""
-    tags = dict(found.tags)
+    run = runs.get(found.run_id or "")
+    tags = every_tag(found.tags, {} if run is None else run.tags)
+    metrics = {} if run is None else run.metrics
+    hidden = tags.get(UNRESOLVED, "").split()
     created = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC)
     return RegisteredVersion(
         dataset=_dataset(found.name),
@@ -253,7 +277,7 @@ def _described(
         metrics={
             name: value
             for name, value in metrics.items()
-            if name not in tags.get(UNRESOLVED, "").split() and not name.startswith(FIRST)
+            if math.isfinite(value) and name not in hidden and not name.startswith(FIRST)
         },
         data_digest=tags.get("puma.data_digest", ""),
         fingerprint=tags.get(FINGERPRINT, ""),

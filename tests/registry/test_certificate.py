@@ -28,6 +28,7 @@ from puma.registry import (
 )
 from puma.registry.certificate import build
 from puma.registry.certificate.page import page
+from puma.registry.versions import get_version
 from tests.registry.projects import (
     DATA_DIGEST,
     DATASET,
@@ -47,7 +48,8 @@ def text_of(workspace: Workspace, number: int, file: str = "certificate.json") -
 
 
 def tags(workspace: Workspace, number: int) -> dict[str, str]:
-    return dict(open_store(workspace).get_model_version(NAME, str(number)).tags)
+    """Those on the version's page, and those that its run has for it."""
+    return dict(get_version(open_store(workspace), DATASET, number).tags)
 
 
 def sha256(text: str) -> str:

@@ -20,6 +20,7 @@ from puma.registry import list_versions, open_store, promotion, register_all
 from puma.registry.certificate.build import read_artifact
 from puma.registry.certificate.verify import verify_version
 from puma.registry.promotion import PromotionRefusedError, promote
+from puma.registry.versions import get_version
 from tests.audited import copy_of
 from tests.command import puma
 from tests.registry.projects import (
@@ -49,7 +50,8 @@ def champion(workspace: Workspace) -> int:
 
 
 def tags(workspace: Workspace, number: int) -> dict[str, str]:
-    return dict(open_store(workspace).get_model_version(NAME, str(number)).tags)
+    """Those on the version's page, and those that its run has for it."""
+    return dict(get_version(open_store(workspace), DATASET, number).tags)
 
 
 def refused(workspace: Workspace, number: int) -> dict[str, tuple[str, str]]:
@@ -384,8 +386,9 @@ def test_registering_never_moves_the_champion(servable: Workspace) -> None:
 def test_what_an_earlier_puma_registered_is_brought_up_by_registering(servable: Workspace) -> None:
     client = open_store(servable)
     for number in ("2", "3"):
+        run_id = client.get_model_version(NAME, number).run_id
         for tag in ("puma.audited_weights", "puma.audited_deletion"):
-            client.delete_model_version_tag(NAME, number, tag)
+            client.delete_tag(run_id, tag)
     for number in ("1", "2", "3"):
         client.delete_model_version_tag(NAME, number, "puma.certificate")
     closed = refused(servable, 3)

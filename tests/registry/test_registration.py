@@ -150,7 +150,7 @@ def test_an_audit_that_found_something_else_is_the_one_shown(
     assert [(item.version, item.created) for item in again] == [(1, False), (2, False), (3, False)]
     version = client.get_model_version("puma-toy", "3")
     assert version.tags["puma.verdict"] == found["verdict"]
-    assert version.tags["puma.verdict_reason"] == found["reason"]
+    assert client.get_run(version.run_id).data.tags["puma.verdict_reason"] == found["reason"]
     shown = f"Audit, against retrained models: **{found['verdict']}**: {found['reason']}."
     assert shown in version.description
     assert f"- attack_rate: {found['attack_rate']}" in version.description

@@ -20,7 +20,7 @@ from puma.lineage.records import read_model_records
 from puma.models import load_weights
 from puma.project.workspace import Workspace
 from puma.registry import find_fingerprint, list_versions, load_predictor, open_store
-from puma.registry.versions import get_version
+from puma.registry.versions import get_version, set_tags
 from puma.requests.deletion_set import DeletionSet
 from tests.registry.projects import (
     DATA_DIGEST,
@@ -49,31 +49,51 @@ def test_version_is_found_by_fingerprint(client: Any, filled: Workspace) -> None
 
 def test_tags_tell_the_lineage(client: Any, filled: Workspace) -> None:
     _, _, removal = read_model_records(filled, DATASET)
-    tags = dict(client.get_model_version("puma-toy", "3").tags)
-    vouching = [tags.pop(f"puma.{name}") for name in ("certificate", "certificate_page")]
-    assert [len(digest) for digest in vouching] == [64, 64]
-    assert tags == {
+    version = client.get_model_version("puma-toy", "3")
+    tags = dict(version.tags)
+    assert len(tags.pop("puma.certificate")) == 64
+    assert tags == {  # what a reader of its page sees
         "puma.fingerprint": removal.fingerprint,
         "puma.method": "puma",
         "puma.parent_version": "1",
         "puma.deletion_digest": DELETION,
         "puma.n_removed": "3",
+        "puma.weights_digest": removal.weights_digest,
+        "puma.verdict": "over_forgotten",
+    }
+    of_run = client.get_run(version.run_id).data.tags
+    assert len(of_run["puma.certificate_page"]) == 64
+    others = {
         "puma.n_subjects": "2",
         "puma.data_digest": DATA_DIGEST,
-        "puma.weights_digest": removal.weights_digest,
         "puma.seed": "7",
-        "puma.verdict": "over_forgotten",
         "puma.verdict_reason": "as expected",
         "puma.evidence": "retrain",
         "puma.unresolved": "-",
         "puma.audited_weights": removal.weights_digest,
         "puma.audited_deletion": DELETION,
     }
+    assert others.items() <= of_run.items()
+    assert {**tags, **others}.items() <= list_versions(client, DATASET)[2].tags.items()
     found = client.search_model_versions("name='puma-toy' and tags.`puma.parent_version` = '1'")
     assert sorted(int(item.version) for item in found) == [2, 3]
     first = dict(client.get_model_version("puma-toy", "1").tags)
     assert "puma.parent_version" not in first
     assert "puma.deletion_digest" not in first
+
+
+def test_a_tag_is_changed_where_an_earlier_puma_set_it(registered: Workspace) -> None:
+    client = open_store(registered)
+    client.set_model_version_tag("puma-toy", "3", "puma.evidence", "retrain")
+    found = client.get_model_version("puma-toy", "3")
+    set_tags(client, found, {"puma.evidence": "pool", "puma.seed": "8", "puma.method": "mine"})
+    tags = get_version(client, DATASET, 3).tags
+    assert [tags[f"puma.{name}"] for name in ("evidence", "seed", "method")] == [
+        "pool",
+        "8",
+        "mine",
+    ]
+    assert client.get_run(found.run_id).data.tags["puma.seed"] == "8"
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

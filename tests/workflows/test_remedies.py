@@ -10,6 +10,7 @@ import pytest
 
 from puma.project.workspace import Workspace
 from puma.registry import open_store
+from puma.registry.versions import get_version
 from tests.audited import DATASET
 from tests.audited_fixtures import own, project
 from tests.command import puma
@@ -50,7 +51,7 @@ def test_each_refusal_of_remove_is_lifted_by_what_it_names(own: Workspace) -> No
     key, away = own.key, own.root / "away"
     archive, other = (exported_model(client, NAME, number) for number in ("1", "4"))
     weights, text = archive.read_bytes(), params.read_text()
-    seed = client.get_model_version(NAME, "1").tags["puma.seed"]
+    seed = get_version(client, DATASET, 1).tags["puma.seed"]
 
     archive.write_bytes(other.read_bytes())
     params.write_text(text.replace("epochs: 40", "epochs: 41"))

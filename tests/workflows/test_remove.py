@@ -186,8 +186,7 @@ def test_a_pool_serves_a_chain(own: Workspace) -> None:
         )
         distance = np.abs(expected.margins[people.rows.numpy()] - reached.numpy()).mean()
         assert version.metrics["level_distance"] == pytest.approx(distance, abs=0.01)
-        tags = open_store(own).get_model_version(NAME, str(version.version)).tags
-        assert tags["puma.evidence"] == "pool"
+        assert open_store(own).get_run(version.run_id).data.tags["puma.evidence"] == "pool"
         audited = audit_version(own, DATASET, version.version)[1]
         assert (audited.evidence, audited.verdict.name) == ("pool", version.verdict)
     # A method that removes from the data without the earlier rows is audited by the pool, too.

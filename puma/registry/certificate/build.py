@@ -35,6 +35,8 @@ from puma.registry.versions import (
     VERDICT,
     VERDICT_REASON,
     WEIGHTS,
+    every_tag,
+    set_tags,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def build(
 
     Args:
         dataset: The dataset of the model.
-        tags: The tags of the version.
+        tags: The tags of the version; those that its run has for it need not be among them.
         run: Its run: parameters (as text), metrics, tags and start time.
         parent: The :func:`parent_fields` of its parent; None for an original.
         parent_certificate: The SHA-256 of the parent's certificate; None for an original.
@@ -93,6 +95,7 @@ def build(
         The certificate as a JSON object. ``registered`` is the start of the run, UTC in ISO 8601.
     """
     data = run.data
+    tags = every_tag(tags, data.tags)
     started = datetime.fromtimestamp(run.info.start_time / 1000, UTC)
     return {
         "schema": SCHEMA,
@@ -250,8 +253,7 @@ def issue_certificate(client: MlflowClient, dataset: str, found: ModelVersion) -
     current = client.get_model_version(found.name, str(found.version))
     parent = parent_of(client, current)
     tags = log_certificate(client, dataset, current.tags, current.run_id, parent)
-    for name, value in tags.items():
-        client.set_model_version_tag(found.name, str(found.version), name, value)
+    set_tags(client, current, tags)
 
 
 def archive_certificate(client: MlflowClient, found: ModelVersion) -> None:
