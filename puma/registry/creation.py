@@ -126,8 +126,9 @@ def create_version(
             tags |= log_certificate(client, record.dataset, tags, run_id, parent)
             for name in ON_RUN & tags.keys():
                 client.set_tag(run_id, name, tags.pop(name))
-        end = run.info.start_time + round(1000 * record.metrics["runtime_seconds"])
-        client.set_terminated(run_id, end_time=end)
+        seconds = record.metrics.get("runtime_seconds")
+        if seconds is not None:  # of an adopted model nobody knows
+            client.set_terminated(run_id, end_time=run.info.start_time + round(1000 * seconds))
         made = _register(client, record, parent, run_id, model_id, tags)
     except BaseException as error:
         _end_as_failed(client, run_id, error)
