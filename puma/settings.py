@@ -71,6 +71,12 @@ def _named_plainly(name: str) -> str:
     return name
 
 
+def _known_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
+        raise ValueError("expected auto, cpu, cuda, cuda:N or mps")
+    return name
+
+
 def _own_name(name: str) -> str:
     if not re.fullmatch(r"[\w.]+:[\w.]+", name):
         raise ValueError('expected "package.module:function"')
@@ -85,6 +91,7 @@ PROBLEMS = 10  # of params.yaml in one message
 INT64 = Field(lt=2**63)  # no larger number fits into a tensor
 Count = Annotated[int, Number, Field(ge=1), INT64]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**32)]
+DeviceName = Annotated[str, AfterValidator(_known_device)]
 ByClass = Annotated[
     Literal["balanced"] | Annotated[dict[str, Positive], Field(min_length=1)],
     WrapValidator(_by_class),
@@ -593,12 +600,15 @@ class DatasetSettings(Strict):
 class Settings(Strict):
     """Everything that params.yaml may say.
 
+    ``device`` is where originals are trained and removals computed: cpu, cuda, cuda:N, mps, or
+    auto; see :func:`puma.models.device.chosen_device`.
     ``sources`` are datasets of the user's own; those that ``datasets`` names are used.
     ``per_dataset`` says what is other for one of them: see :meth:`for_dataset`.
     ``methods`` are rows of :data:`puma.removal.METHODS`; ``build_method`` there refuses others.
     """
 
     seed: Seed = 0
+    device: DeviceName = "cpu"
     datasets: Annotated[tuple[Name, ...], Field(min_length=1)] = ("german_credit", "breast_cancer")
     originals: tuple[str, ...] = ("original",)
     methods: tuple[str, ...] = ("retrain", "puma")

@@ -53,6 +53,11 @@ class Examples:
                 f"features must be a dense tensor of numbers, got {self.features.layout} on "
                 f"{self.features.device}; convert them with .to_dense()"
             )
+        if self.features.device != self.labels.device:
+            raise DataError(
+                f"features are on {self.features.device} and labels on {self.labels.device}; move "
+                "one of them"
+            )
         sizes = (len(self.features), len(self.labels), len(self.subject_ids))
         if len(set(sizes)) != 1:
             raise DataError(
@@ -118,6 +123,15 @@ class Examples:
             self.task,
             {name: rows[chosen.cpu()] for name, rows in self.groups.items()},
         )
+
+    def to(self, device: torch.device | str) -> Examples:
+        """Return the same rows with features and labels on ``device``."""
+        if self.features.device == self.labels.device == torch.device(device):
+            return self
+        other = copy.copy(self)
+        object.__setattr__(other, "features", self.features.to(device))
+        object.__setattr__(other, "labels", self.labels.to(device))
+        return other
 
     def with_groups(self, groups: Mapping[str, Tensor]) -> Examples:
         """Return the same rows with other groups."""
@@ -281,6 +295,13 @@ class Dataset:
         parts = [(train, self.train), ("test", self.test)]
         return parts if self.validation is None else [*parts, ("validation", self.validation)]
 
+    def to(self, device: torch.device | str) -> Dataset:
+        """Return the same data on ``device``."""
+        moved = copy.copy(self)
+        for part, examples in self.parts():
+            object.__setattr__(moved, part, examples.to(device))
+        return moved
+
     @property
     def rows(self) -> Examples:
         """All N rows for training or testing: the former, then the latter."""
@@ -309,8 +330,8 @@ class Dataset:
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"classes": np.asarray(self.classes, dtype=np.str_)}
         for part, examples in self.parts():
-            arrays[f"{part}_features"] = examples.features.numpy()
-            arrays[f"{part}_labels"] = examples.labels.numpy()
+            arrays[f"{part}_features"] = examples.features.cpu().numpy()
+            arrays[f"{part}_labels"] = examples.labels.cpu().numpy()
             arrays[f"{part}_subject_ids"] = examples.subject_ids
         if self.task.name != CLASSIFICATION.name:
             arrays["task"] = np.asarray(self.task.name)

@@ -55,7 +55,7 @@ def weighted_gradient(
     if negligible > 0:
         used = _telling(flat, examples, weights, used, batch_size, negligible)
     used = used[share(len(used))]
-    weights = weights[used].to(flat.dtype)
+    weights = weights[used].to(flat.vector)
     vector = flat.vector.requires_grad_()
     total = flat.vector.zero_()
     parts = batches(flat, examples, batch_size, rows=used)

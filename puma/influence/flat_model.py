@@ -18,6 +18,7 @@ from puma.influence.derivative_support import (
     require_finite,
     require_supported,
 )
+from puma.models.device import require_one_device
 from puma.models.layer_names import entered_layers
 from puma.models.tasks import Likelihood, likelihood_of, losses
 
@@ -57,11 +58,13 @@ class FlatModel:
             raise ModelError(
                 "the model has no parameter with requires_grad=True; unfreeze those to be edited"
             )
+        others = {*self._model.parameters(), *self._model.buffers()} - {*trainable.values()}
         kinds = {(parameter.dtype, parameter.device) for parameter in trainable.values()}
+        kinds |= {(next(iter(kinds))[0], other.device) for other in others}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise ModelError(
-                f"trainable parameters must share one dtype and device, got {found}; "
+                f"trainable parameters must share one dtype, and all one device, got {found}; "
                 "convert the model first"
             )
         self._classes: int | None = None
@@ -212,6 +215,7 @@ def batches(
             f"features are {examples.features.dtype} but the model is {flat.dtype}; "
             "convert one of them"
         )
+    require_one_device([flat.vector], examples.features)
     labels = examples.labels if rows is None else examples.labels[rows]
     if len(labels):
         likelihood, count = likelihood_of(examples.task), flat.classes(examples.features)

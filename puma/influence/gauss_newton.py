@@ -208,6 +208,6 @@ class MarginGaussNewton(_OverOutputs):
         for part, _ in self._parts(self.examples, own):
             with torch.no_grad():
                 output, pull = vjp(part, vector)[:2]
-                total += pull(weights[start : start + len(output)].to(self.dtype))[0]
+                total += pull(weights[start : start + len(output)].to(vector))[0]
             start += len(output)
         return summed(total) / len(self.examples)

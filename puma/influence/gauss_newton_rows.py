@@ -18,6 +18,7 @@ from puma.influence.flat_model import FlatModel, batches, require_consistent, re
 from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.layer_gradients import LayerRows, require_layer_gradients
 from puma.influence.sharding import agreed, gathered, share
+from puma.models.device import exact
 from puma.models.tasks import likelihood_of, row_weights
 
 # The exponent of the trace by which examples are drawn; measured on MNIST: docs/method.md.
@@ -84,7 +85,7 @@ class GaussNewtonRows:
     @cached_property
     def kernel(self) -> Tensor:
         """(rows, rows) AAᵀ in double precision; its nonzero eigenvalues are those of AᵀA."""
-        return (self.factor @ self.factor.T).double()
+        return exact(self.factor @ self.factor.T)
 
     @cached_property
     def factor(self) -> Tensor:
@@ -135,9 +136,9 @@ class GaussNewtonRows:
     def _outputs(self) -> Tensor:
         """(n, K) in double precision: 1 − p must survive p near 1."""
         n, vector = len(self.examples), self.flat.vector
-        parts = [vector.new_empty(0, self.flat.classes(self.examples.features)).double()]
+        parts = [exact(vector.new_empty(0, self.flat.classes(self.examples.features)))]
         parts += [
-            self.flat.logits(vector, features).double()
+            exact(self.flat.logits(vector, features))
             for features, _ in batches(self.flat, self.examples, self._batch_size, part=share(n))
         ]
         return gathered(torch.cat(parts), n).cpu()

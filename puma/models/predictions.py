@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from puma.data.base import Examples
 from puma.errors import DataError, ModelError, require_type
+from puma.models.device import exact, require_one_device
 from puma.models.tasks import likelihood_of, require_classes, require_outputs
 
 
@@ -61,6 +62,7 @@ def require_fit(model: nn.Module, examples: Examples) -> None:
     require_type(model, nn.Module, "the model", ModelError, "pass one, as build_model makes")
     few = examples.features[:2]
     require_dtype(model, few)
+    require_device(model, few)
     with evaluating(model), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         output = outputs(model, few)
     require_outputs(output, examples.task, examples.labels)
@@ -81,6 +83,11 @@ def require_dtype(model: nn.Module, features: Tensor) -> None:
         )
 
 
+def require_device(model: nn.Module, features: Tensor) -> None:
+    """Raise DataError unless all weights and buffers of ``model`` are where the features are."""
+    require_one_device([*model.parameters(), *model.buffers()], features)
+
+
 def outputs(model: nn.Module, features: Tensor) -> Tensor:
     """Whatever ``model`` makes of (B, ...) ``features``. Raises ModelError where that fails."""
     try:
@@ -99,9 +106,9 @@ def losses(model: nn.Module, examples: Examples) -> Tensor:
 
 
 def margins_of(model: nn.Module, examples: Examples) -> Tensor:
-    """(n,) float64 :meth:`puma.models.tasks.Likelihood.margins` of every example's label."""
-    found = outputs_of(model, examples).double()
-    return likelihood_of(examples.task).margins(found, examples.labels)
+    """(n,) float64 :meth:`puma.models.tasks.Likelihood.margins` of the labels, on the CPU."""
+    found = exact(outputs_of(model, examples))
+    return likelihood_of(examples.task).margins(found, examples.labels.to(found.device)).cpu()
 
 
 def predicted(model: nn.Module, examples: Examples) -> Tensor:

@@ -16,7 +16,7 @@ from puma.data.base import Examples
 from puma.data.task import Task
 from puma.errors import DataError, ModelError, SettingsError
 from puma.models.own_loop import train_by_loop
-from puma.models.predictions import outputs, require_dtype
+from puma.models.predictions import outputs, require_device, require_dtype
 from puma.models.tasks import mean_loss, require_outputs, weighted
 from puma.settings import TrainingSettings
 
@@ -209,6 +209,7 @@ def _refuse_untrainable_on(model: nn.Module, examples: Examples) -> None:
         raise DataError("cannot train on 0 examples; nothing is left to learn from")
     _refuse_untrainable(model)
     require_dtype(model, examples.features)
+    require_device(model, examples.features)
 
 
 def _refuse_untrainable(model: nn.Module) -> None:

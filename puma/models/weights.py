@@ -28,9 +28,12 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the state dict of ``model``, whole or not at all."""
+    """Write the state dict of ``model``, as one of the CPU, whole or not at all."""
+    state = model.state_dict()
+    for name in state:
+        state[name] = state[name].cpu()
     buffer = io.BytesIO()  # saved to a path, torch would write the temporary name into the file
-    torch.save(model.state_dict(), buffer)
+    torch.save(state, buffer)
     write_bytes(path, buffer.getvalue())
 
 
@@ -41,7 +44,7 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
         ModelError: The file is absent, is not a plain state dict, or does not fit.
     """
     try:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location="cpu")
         model.load_state_dict(state)
     except FileNotFoundError as error:
         raise ModelError(f"{path}: no such weights; run the stage that writes them") from error

@@ -47,7 +47,7 @@ def build_method(name: str, settings: Settings) -> RemovalMethod:
             f"unknown removal method {name!r}; choose one of {', '.join(sorted(METHODS))}"
         ) from None
     own = getattr(settings, name, Strict()).model_dump()
-    return method(**own, training=settings.training, seed=settings.seed)
+    return method(**own, training=settings.training, seed=settings.seed, device=settings.device)
 
 
 def build_trainer(original: str, settings: Settings) -> RemovalMethod:

@@ -150,8 +150,8 @@ def _subtract(model: nn.Module, change: Tensor) -> None:
     start = 0
     for each in model.parameters():
         if each.requires_grad:
-            part = change[start : start + each.numel()].view_as(each).to(each.device)
-            each.copy_(each.double() - part)
+            part = change[start : start + each.numel()].view_as(each)
+            each.copy_(each.cpu().double() - part)
             start += each.numel()
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import ValidationError
+import torch
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from puma.data.base import Dataset, Examples
@@ -25,13 +26,14 @@ from puma.errors import DataError, DeletionError, ModelError, SettingsError, req
 from puma.html_table import html_table, short_number
 from puma.influence.sharding import gathered, is_shared, own_rows, require_same
 from puma.models import predictions, weights_digest
+from puma.models.device import chosen_device, exact
 from puma.models.own_loop import loop_digest
 from puma.models.tasks import losses, weighted
 from puma.models.training import History, train
 from puma.project.files import sha256
 from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
-from puma.settings import ORIGINAL, Seed, Strict, TrainingSettings, problems_of
+from puma.settings import ORIGINAL, DeviceName, Seed, Strict, TrainingSettings, problems_of
 
 Parameter = str | int | float
 LOOP_DIGEST = "loop_sha256"  # of the user's own training loop, among a model's parameters
@@ -224,6 +226,9 @@ class RemovalMethod(Strict, ABC):
             (:func:`puma.influence.rows_shared`).
         training: How models are trained, the original included.
         seed: Of everything that the method draws.
+        device: Where ``fit`` and ``remove`` compute; what they return is where the given model
+            was. See :func:`puma.models.device.chosen_device`. None: where the model and the data
+            are.
 
     Raises:
         SettingsError: A setting is unknown, or its value cannot be used.
@@ -236,6 +241,8 @@ class RemovalMethod(Strict, ABC):
 
     training: TrainingSettings = TrainingSettings()
     seed: Seed = 0
+    # No part of what identifies a version: it changes round-off alone.
+    device: DeviceName | None = Field(default=None, exclude=True)
 
     if not TYPE_CHECKING:  # type checkers read the signature from the fields
 
@@ -310,16 +317,20 @@ class RemovalMethod(Strict, ABC):
                     f"{folder}: no folder for the records can be made there ({error.strerror}); "
                     "name another one"
                 ) from error
+        home, rows = _home(initial), dataset
+        if self.device is not None:
+            predictor = predictor.to(chosen_device(self.device))
+            rows = dataset.to(chosen_device(self.device))
         _import_for_adam()
         start = time.perf_counter()
         try:
-            history = self._train(predictor, dataset, folder, progress=progress)
+            history = self._train(predictor, rows, folder, progress=progress)
         except BaseException:
             if temporary and folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         trained = Trained(
-            predictor.eval(),
+            predictor.eval().to(home),
             dataset,
             initial,
             history,
@@ -386,13 +397,14 @@ class RemovalMethod(Strict, ABC):
         self._require_ranks_agree(trained, deletion_set)
         _import_for_adam()
         start = time.perf_counter()
+        home, trained = _home(trained.predictor), self._moved(trained)
         rows = weighted(trained.dataset.train, self.training.class_weights)
         if rows.task != trained.dataset.task:
             trained = replace(trained, dataset=replace(trained.dataset, train=rows))
         patch = self._patch(trained, deletion_set, progress=progress)
         seconds = time.perf_counter() - start
         retain_set = rows.without(deletion_set.rows)
-        return Removal(
+        removal = Removal(
             method=self.method,
             predictor=patch.predictor,
             deletion_set=deletion_set,
@@ -406,6 +418,24 @@ class RemovalMethod(Strict, ABC):
             steps=patch.steps,
             row_weights=patch.row_weights,
             preserved=self._preserved(trained, deletion_set, patch.predictor),
+        )
+        patch.predictor.to(home)
+        return removal
+
+    def _moved(self, trained: Trained) -> Trained:
+        """``trained``, where it is to be computed."""
+        if self.device is None:
+            return trained
+        device = chosen_device(self.device)
+
+        def moved(model: nn.Module) -> nn.Module:
+            return model if _home(model) == device else copy.deepcopy(model).to(device)
+
+        return replace(
+            trained,
+            predictor=moved(trained.predictor),
+            initial=moved(trained.initial),
+            dataset=trained.dataset.to(device),
         )
 
     def _require_ranks_agree(self, trained: Trained, deletion_set: DeletionSet) -> None:
@@ -439,6 +469,11 @@ class RemovalMethod(Strict, ABC):
         """The method itself; everything in here is timed."""
 
 
+def _home(model: nn.Module) -> torch.device:
+    """Where the model is: the CPU for one without weights."""
+    return next((each.device for each in model.parameters()), torch.device("cpu"))
+
+
 def _import_for_adam() -> None:
     """Import now what Adam imports at its first step: two seconds that are no training's."""
     import torch._dynamo  # noqa: F401
@@ -450,7 +485,7 @@ def _mean_loss(model: nn.Module, examples: Examples) -> float:
     found = examples.features.new_empty(0)
     if len(own):
         found = losses(own.task, predictions.outputs_of(model, own), own.labels)
-    return gathered(found, len(examples)).double().mean().item()
+    return exact(gathered(found, len(examples))).mean().item()
 
 
 def _yaml_scalar(value: object) -> Parameter:

@@ -42,7 +42,7 @@ def removal_method(
     if "budget" not in type(remover).model_fields:
         raise SettingsError(f"{method} is given no budget, got {budget}; leave it out")
     try:
-        changed = {**remover.model_dump(), "budget": budget}
+        changed = {**remover.model_dump(), "budget": budget, "device": remover.device}
         for each in changed.get("preserve", ()):
             if each["criterion"] == RETAINED_LOSS:
                 each["budget"] = budget

@@ -81,7 +81,7 @@ def test_the_recorded_parameters_build_the_method_again(dataset, model, name):
         DeletionSet.of(["3", "40"], dataset),
         progress=False,
     )
-    own = set(METHODS[name].model_fields) - {"training", "seed"}
+    own = set(METHODS[name].model_fields) - {"training", "seed", "device"}
     # A registry keeps every parameter as a text.
     stored = {key: loads_yaml(str(found.parameters[key])) for key in own}
     assert METHODS[found.method](training=TRAINING, **stored) == method
@@ -174,7 +174,7 @@ print(sorted(name for name in new if name.startswith("torch")))
 
 def test_a_method_without_settings_is_one_file_and_one_row(monkeypatch):
     monkeypatch.setitem(METHODS, "nothing", Nothing)
-    assert build_method("nothing", Settings(seed=3)) == Nothing(seed=3)
+    assert build_method("nothing", Settings(seed=3)) == Nothing(seed=3, device="cpu")
 
 
 def test_methods_are_built_with_the_settings_of_their_name():

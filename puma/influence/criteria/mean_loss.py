@@ -11,6 +11,7 @@ from puma.data.base import Examples
 from puma.influence.derivatives import weighted_gradient
 from puma.influence.flat_model import FlatModel, batches, require_examples
 from puma.influence.sharding import share, summed
+from puma.models.device import exact
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class MeanLoss:
         part = share(len(self.examples))
         for features, labels in batches(flat, self.examples, self.batch_size, part=part):
             found = flat.losses(vector, features, labels, self.examples.task)
-            total += found.double().sum().item()
+            total += exact(found).sum().item()
         return float(summed(torch.tensor(total, dtype=torch.float64))) / len(self.examples)
 
     def gradient(self, flat: FlatModel) -> Tensor:

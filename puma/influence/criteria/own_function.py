@@ -12,6 +12,7 @@ from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat_model import FlatModel, batches, require_examples
 from puma.influence.sharding import gathered, share, summed
+from puma.models.device import exact
 from puma.project.user_code import imported
 
 FORM = "package.module:function"
@@ -100,7 +101,7 @@ class OwnFunction:
         vector, done = flat.vector.requires_grad_(), part.start
         total = torch.zeros_like(flat.vector)
         for features, labels in batches(flat, self.examples, self.batch_size, part=part):
-            back = pulled[done : done + len(labels)].to(flat.dtype)
+            back = pulled[done : done + len(labels)].to(vector)
             done += len(labels)
             with torch.enable_grad():
                 output = flat.logits(vector, features)
@@ -112,14 +113,15 @@ class OwnFunction:
         """(n, outputs) float64, cut off from the parameters."""
         n = len(self.examples)
         parts = batches(flat, self.examples, self.batch_size, part=share(n))
-        found = [vector.new_empty(0, flat.classes(self.examples.features)).double()]
-        found += [flat.logits(vector, features).double() for features, _ in parts]
+        found = [exact(vector.new_empty(0, flat.classes(self.examples.features)))]
+        found += [exact(flat.logits(vector, features)) for features, _ in parts]
         return gathered(torch.cat(found), n)
 
     def _called(self, logits: Tensor) -> Tensor:
         try:
             # Copies: what it does to its arguments must not change the data.
-            found = self.function(logits.clone(), self.examples.labels.clone())
+            labels = self.examples.labels.to(logits.device, copy=True)
+            found = self.function(logits.clone(), labels)
         except Exception as error:  # of the user's code
             raise SettingsError(
                 f"criterion {self.name!r} raised {type(error).__name__}; it is called with logits "

@@ -12,6 +12,7 @@ from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.flat_model import FlatModel, batches, require_examples
 from puma.influence.sharding import share, summed
+from puma.models.device import exact
 from puma.models.tasks import likelihood_of, require_classes
 
 
@@ -84,7 +85,7 @@ class SoftECE:
     @torch.no_grad()
     def _sums(self, flat: FlatModel, vector: Tensor) -> Tensor:
         """(bins,) Σ_i m_ib·(right_i − c_i): negative where the model is over-confident."""
-        sums = torch.zeros(self.bins, dtype=torch.float64, device=flat.device)
+        sums = exact(vector.new_zeros(self.bins))
         part = share(len(self.examples))
         for features, labels in batches(flat, self.examples, self.batch_size, part=part):
             sums += self._gaps(flat.logits(vector, features), labels)
@@ -93,9 +94,10 @@ class SoftECE:
     def _gaps(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(bins,) one batch's share of the sums."""
         # In double: a float32 confidence near 1 has lost what tells it from 1.
-        predictions = likelihood_of(self.examples.task).predictions(logits.double())
+        predictions = likelihood_of(self.examples.task).predictions(exact(logits))
         confidence, predicted = predictions.softmax(1).max(1)
-        places = torch.arange(self.bins, dtype=torch.float64, device=logits.device)
+        labels = labels.to(predicted.device)
+        places = torch.arange(self.bins, dtype=torch.float64, device=predicted.device)
         distances = (confidence[:, None] - (places + 0.5) / self.bins) ** 2
         memberships = (-distances / self.temperature).softmax(1)
         return ((predicted == labels).double() - confidence) @ memberships

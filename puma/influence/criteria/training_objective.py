@@ -11,6 +11,7 @@ from puma.data.base import Examples
 from puma.errors import SettingsError
 from puma.influence.criteria.mean_loss import MeanLoss
 from puma.influence.flat_model import FlatModel
+from puma.models.device import exact
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class TrainingObjective:
 
     def value(self, flat: FlatModel, vector: Tensor) -> float:
         """J at ``vector`` (p,), in nats."""
-        squared = float(vector.double() @ vector.double())
+        squared = float(exact(vector) @ exact(vector))
         return MeanLoss(self.examples).value(flat, vector) + self.weight_decay / 2 * squared
 
     def gradient(self, flat: FlatModel) -> Tensor:

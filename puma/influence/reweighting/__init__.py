@@ -73,7 +73,7 @@ def reweight(
             f"solver must be a name or a value such as Exact(), got {solver!r}; choose one of "
             f"{', '.join(sorted(REWEIGHTERS))}"
         )
-    return solver.weights(problem).to(scores.dtype)
+    return solver.weights(problem).to(scores)
 
 
 def _problem(
@@ -87,7 +87,7 @@ def _problem(
             f"criterion, got shape {tuple(scores.shape)} of {scores.dtype}"
         )
     try:
-        sums = torch.as_tensor(target, dtype=torch.float64).detach()
+        sums = torch.as_tensor(target).detach().cpu().double()
     except (RuntimeError, TypeError, ValueError) as error:
         raise DataError(
             f"target must be numbers, got {type(target).__name__}; pass the sum of the removed ψ"
@@ -111,7 +111,7 @@ def _problem(
         ) from error
     if not lower <= 0 <= upper:
         raise SettingsError(f"bounds must contain 0 (lower <= 0 <= upper), got {tuple(bounds)}")
-    rows = torch.atleast_2d(scores.detach().double())
+    rows = torch.atleast_2d(scores.detach().cpu().double())
     return Problem(rows, sums.reshape(-1), l1, l2, (lower, upper))
 
 

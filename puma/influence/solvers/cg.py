@@ -20,6 +20,7 @@ from puma.influence.solvers.solver import (
     not_converged,
     zero_solution,
 )
+from puma.models.device import exact
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class ConjugateGradients:
         if scale == 0:
             return zero_solution(rhs)
         # A unit right-hand side keeps squared norms clear of float32's underflow.
-        unit = (rhs.double() / scale).to(rhs.dtype)
+        unit = (exact(rhs) / scale).to(rhs)
         value, residual, iterations = self._solve_unit(operator, unit)
         converged = residual <= self.tolerance
         if not converged:
             self._report(residual, iterations)
-        return Solution((value.double() * scale).to(rhs.dtype), converged, iterations, residual)
+        return Solution((exact(value) * scale).to(rhs), converged, iterations, residual)
 
     def _solve_unit(self, operator: LinearOperator, rhs: Tensor) -> tuple[Tensor, float, int]:
         """(x, true residual, iterations).

@@ -11,6 +11,7 @@ from torch import Tensor
 from puma.errors import SettingsError, SolverError
 from puma.influence.operators import LinearOperator
 from puma.influence.solvers.solver import Solution, check_rhs, norm
+from puma.models.device import exact
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class Dense:
                 f"the dense solver would write down a {operator.size} x {operator.size} matrix, "
                 f"its limit is {self.max_size}; use solver 'cg' or raise max_size"
             )
-        matrix = materialise(operator, device=rhs.device).double()
+        matrix = exact(materialise(operator, device=rhs.device))
         factor, info = torch.linalg.cholesky_ex((matrix + matrix.T) / 2)
         if int(info) != 0 or not torch.isfinite(factor).all():
             raise SolverError(
                 f"the operator is not positive definite: its leading minor of order {int(info)} "
                 "fails; raise damping"
             )
-        value = torch.cholesky_solve(rhs.double()[:, None], factor)[:, 0].to(rhs.dtype)
+        value = torch.cholesky_solve(exact(rhs)[:, None], factor)[:, 0].to(rhs)
         length = norm(rhs)
         residual = norm(operator @ value - rhs) / length if length else 0.0
         return Solution(value, converged=True, iterations=0, residual=residual)

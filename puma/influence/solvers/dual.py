@@ -21,6 +21,7 @@ from puma.influence.operators import LinearOperator, unshifted
 from puma.influence.sharding import agreed
 from puma.influence.solvers.cg import ConjugateGradients
 from puma.influence.solvers.solver import Solution, check_rhs, norm, zero_solution
+from puma.models.device import exact
 from puma.models.tasks import likelihood_of
 
 # Of the damping: so much the squared lengths of the rows that are left out may add up to.
@@ -56,9 +57,9 @@ class RowsInverse:
 
     def between(self, others: GradientRows) -> Tensor:
         """(m, m) B H⁻¹ Bᵀ for other rows B (m, p), up to what is left out."""
-        shared = self.used.gram(others).double()
+        shared = exact(self.used.gram(others))
         across = torch.linalg.solve_triangular(self._factor, shared, upper=False)
-        found: Tensor = (others.gram(others).double() - across.T @ across) / self.shift
+        found: Tensor = (exact(others.gram(others)) - across.T @ across) / self.shift
         return found
 
 
@@ -148,7 +149,7 @@ class Dual:
         if scale == 0:
             return zero_solution(rhs)
         # A unit right-hand side keeps squared norms clear of float32's underflow.
-        wanted = (rhs.double() / scale).to(rhs.dtype)
+        wanted = (exact(rhs) / scale).to(rhs)
         value, remainder, residual = torch.zeros_like(wanted), wanted, 1.0
         while residual > self.tolerance:
             value = value + direct.inverse(remainder)
@@ -160,7 +161,7 @@ class Dual:
                     f"{self.tolerance:.3g}: round-off allows no more; raise damping or loosen "
                     "tolerance"
                 )
-        value = (value.double() * scale).to(rhs.dtype)
+        value = (exact(value) * scale).to(rhs)
         return Solution(value, converged=True, iterations=0, residual=residual, rows=direct.rows)
 
     @property
@@ -267,13 +268,13 @@ def significant(rows: GradientRows, shift: float) -> Tensor:
 
 def _solved(factor: Tensor, vector: Tensor) -> Tensor:
     """LLᵀx = ``vector`` for its factor L in double precision, in the vector's own."""
-    found: Tensor = torch.cholesky_solve(vector.double()[:, None], factor)[:, 0]
-    return found.to(vector.dtype)
+    found: Tensor = torch.cholesky_solve(exact(vector)[:, None], factor)[:, 0]
+    return found.to(vector)
 
 
 def _cholesky(kernel: Tensor, shift: float) -> Tensor:
     """The factor of ``kernel`` + ``shift``·I, in double precision; may overwrite the kernel."""
-    damped = kernel.double()
+    damped = exact(kernel)
     damped.diagonal().add_(shift)
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(damped)

@@ -26,6 +26,7 @@ from puma.influence.solvers.solver import (
     relative_residual,
     zero_solution,
 )
+from puma.models.device import exact
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class LiSSA:
         length = norm(rhs)
         if length == 0:
             return zero_solution(rhs)
-        unit = (rhs.double() / length).to(rhs.dtype)
+        unit = (exact(rhs) / length).to(rhs)
         scale = self._scale(operator)
         generator = torch.Generator().manual_seed(self.seed)
         value = self._recursion(operator, unit, scale, generator) / scale
@@ -88,7 +89,7 @@ class LiSSA:
         converged = residual <= self.tolerance
         if not converged:
             self._report(residual, scale)
-        value = (value.double() * length).to(rhs.dtype)
+        value = (exact(value) * length).to(rhs)
         return Solution(value, converged, self.steps, residual)
 
     def _recursion(
@@ -196,7 +197,7 @@ def _tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Te
 
 
 def _dot(left: Tensor, right: Tensor) -> float:
-    return float(left.double() @ right.double())
+    return float(exact(left) @ exact(right))
 
 
 def _require_finite(number: float) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from puma.errors import SolverError
 from puma.influence.operators import LinearOperator
 from puma.influence.sharding import agreed
+from puma.models.device import with_double
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def relative_residual(operator: LinearOperator, rhs: Tensor, value: Tensor) -> f
 
 def norm(vector: Tensor) -> float:
     """Compute the Euclidean length in double precision: rank 0's, as it ends iterations."""
-    return agreed(float(torch.linalg.vector_norm(vector, dtype=torch.float64)))
+    return agreed(float(torch.linalg.vector_norm(with_double(vector), dtype=torch.float64)))
 
 
 def not_converged(message: str, *, required: bool, stacklevel: int) -> None:

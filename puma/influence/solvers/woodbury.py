@@ -21,6 +21,7 @@ from puma.influence.solvers.solver import (
     relative_residual,
     zero_solution,
 )
+from puma.models.device import exact
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Woodbury:
 
 def _inverse(matrix: GaussNewtonRows, shift: float) -> Callable[[Tensor], Tensor]:
     rows = matrix.factor
-    damped = matrix.kernel + shift * torch.eye(len(rows), dtype=torch.float64, device=rows.device)
+    damped = matrix.kernel + shift * torch.eye(len(rows)).to(matrix.kernel)
     factor, info = torch.linalg.cholesky_ex(damped)
     if int(info) != 0 or not torch.isfinite(factor).all():
         raise SolverError(
@@ -133,7 +134,7 @@ def _inverse(matrix: GaussNewtonRows, shift: float) -> Callable[[Tensor], Tensor
         )
 
     def apply(vector: Tensor) -> Tensor:
-        inner = torch.cholesky_solve((rows @ vector).double()[:, None], factor)[:, 0]
-        return (vector - rows.T @ inner.to(vector.dtype)) / shift
+        inner = torch.cholesky_solve(exact(rows @ vector)[:, None], factor)[:, 0]
+        return (vector - rows.T @ inner.to(vector)) / shift
 
     return apply

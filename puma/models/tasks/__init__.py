@@ -38,7 +38,7 @@ def row_weights(task: Task, labels: Tensor, like: Tensor) -> Tensor | None:
     """(B,) the class weights of the rows, of the dtype of ``like``; None where all are 1."""
     if task.class_weights is None:
         return None
-    return like.new_tensor(task.class_weights)[labels]
+    return torch.tensor(task.class_weights, dtype=like.dtype).to(like.device)[labels]
 
 
 def losses(task: Task, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def weighted(examples: Examples, class_weights: ClassWeights | None) -> Examples
     require_classes(examples, "training.class_weights", "set it to null")
     count = max(len(examples.task.classes), int(examples.labels.max()) + 1)
     if class_weights == "balanced":
-        sizes = torch.bincount(examples.labels, minlength=count).double()
+        sizes = torch.bincount(examples.labels.cpu(), minlength=count).double()
         present = sizes > 0
         weights = sizes.sum() / (present.sum() * sizes)
         found = torch.where(present, weights, 1.0).tolist()

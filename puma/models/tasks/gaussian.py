@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from puma.data.task import Task
+from puma.models.device import exact
 from puma.models.tasks.likelihood import Likelihood, Product, ones_like_rows
 
 # Of the target's deviation: models that are trained alike differ by about so much in a row's
@@ -72,7 +73,7 @@ class Gaussian(Likelihood):
 
     def measured(self, predictions: Tensor, labels: Tensor, task: Task) -> dict[str, float]:
         """R², where the labels differ, and the mean absolute error in the target's own unit."""
-        errors, truth = (predictions[:, 0] - labels).double(), labels.double()
+        errors, truth = exact(predictions[:, 0] - labels), exact(labels)
         spread = (truth - truth.mean()).square().sum().item()
         r2 = {"r2": 1 - errors.square().sum().item() / spread} if spread > 0 else {}
         return r2 | {"mae": task.scale * errors.abs().mean().item()}

@@ -110,7 +110,7 @@ def hits(predictions: Tensor, labels: Tensor) -> Tensor:
 
 def accuracy(predictions: Tensor, labels: Tensor) -> dict[str, float]:
     """The share of :func:`hits`, by its name."""
-    return {"accuracy": hits(predictions, labels).double().mean().item()}
+    return {"accuracy": hits(predictions, labels).cpu().double().mean().item()}
 
 
 def ones_like_rows(outputs: Tensor) -> Tensor:

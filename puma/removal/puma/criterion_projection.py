@@ -10,6 +10,7 @@ from torch import Tensor
 
 from puma.influence import LinearOperator, MarginGaussNewton, RowsInverse
 from puma.influence.gradient_rows import GradientRows
+from puma.models.device import exact
 
 ROUND_OFF = 1e-6  # of products in single precision
 
@@ -57,16 +58,16 @@ class CriteriaProjection(NoProjection):
 
     def __call__(self, vector: Tensor) -> Tensor:
         """(p,) Qx."""
-        return vector - self._shares(vector).to(vector.dtype) @ self.compensations
+        return vector - self._shares(vector).to(vector) @ self.compensations
 
     def transposed(self, vector: Tensor) -> Tensor:
         """(p,) Qᵀx."""
         shares = self._inverse.T @ _products(self.compensations, vector) / self._own
-        return vector - shares.to(vector.dtype) @ self.gradients
+        return vector - shares.to(vector) @ self.gradients
 
     def bounded(self, vector: Tensor) -> Tensor:
         """(p,) Qx, as far as the bounds on λ allow."""
-        return vector - self._allowed(vector).to(vector.dtype) @ self.compensations
+        return vector - self._allowed(vector).to(vector) @ self.compensations
 
     def weights_of(self, vector: Tensor, n: int) -> Tensor:  # noqa: ARG002
         """(n,) the λ of every training row by which ``bounded`` takes back what x does."""
@@ -78,9 +79,9 @@ class CriteriaProjection(NoProjection):
         With P = Uᵀ(GUᵀ)⁻¹ and h = H⁻¹Gᵀ, QH⁻¹Qᵀ is H⁻¹ − Phᵀ − hPᵀ + P(Gh)Pᵀ.
         """
         preserved = [inverse(gradient) for gradient in self.gradients]
-        products = torch.stack([(rows @ each).double() for each in self.compensations], 1)
-        taken = products @ self._inverse / self._own
-        crossed = taken @ torch.stack([(rows @ each).double() for each in preserved])
+        products = torch.stack([exact(rows @ each) for each in self.compensations], 1)
+        taken = products @ self._inverse.to(products) / self._own.to(products)
+        crossed = taken @ torch.stack([exact(rows @ each) for each in preserved])
         kernel = inverse.between(rows) - crossed - crossed.T
         for first, solved in zip(taken.T, preserved, strict=True):
             for second, gradient in zip(taken.T, self.gradients, strict=True):
@@ -115,8 +116,8 @@ class CriteriaProjection(NoProjection):
 
 
 def _products(rows: Tensor, vector: Tensor) -> Tensor:
-    """(K,) float64 products of K rows with a vector (p,)."""
-    return torch.stack([each @ vector for each in rows]).double()
+    """(K,) float64 products of K rows with a vector (p,), on the CPU."""
+    return torch.stack([each @ vector for each in rows]).cpu().double()
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class PromisedScores:
 
     Attributes:
         scores: (K, n) ψ of each promised criterion (Eq. 9), in units of its budget: relative to
-            that of the first.
+            that of the first. On the CPU, as λ is.
         run: The removal under way.
     """
 
@@ -95,7 +95,8 @@ class PromisedScores:
         """Compute them from H⁻¹∇C of each criterion."""
         budget = run.promises[0].budget
         rows = [
-            directional_derivatives(run.flat, run.train, solved.value) * (budget / promise.budget)
+            directional_derivatives(run.flat, run.train, solved.value).cpu()
+            * (budget / promise.budget)
             for promise, solved in zip(run.promises, preserved, strict=True)
         ]
         return cls(torch.stack(rows), run)

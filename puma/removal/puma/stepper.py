@@ -26,6 +26,7 @@ from puma.influence import (
 )
 from puma.influence.flat_model import batches
 from puma.influence.sharding import agreed, gathered, share
+from puma.models.device import exact
 from puma.models.tasks import likelihood_of
 from puma.removal.base import RowWeights, Trained
 from puma.removal.puma.line_search import largest_step_size
@@ -145,13 +146,12 @@ class Stepper(ABC):
 
     @torch.no_grad()
     def margins(self, vector: Tensor, examples: Examples) -> Tensor:
-        """(m,) float64 margins of the ``examples`` at ``vector``."""
-        parts = [vector.new_empty(0).double()]
-        parts += [
-            self.likelihood.margins(self.flat.logits(vector, features).double(), labels)
-            for features, labels in batches(self.flat, examples, part=share(len(examples)))
-        ]
-        return gathered(torch.cat(parts), len(examples))
+        """(m,) float64 margins of the ``examples`` at ``vector``, on the CPU."""
+        parts = [exact(vector.new_empty(0))]
+        for features, labels in batches(self.flat, examples, part=share(len(examples))):
+            outputs = exact(self.flat.logits(vector, features))
+            parts.append(self.likelihood.margins(outputs, labels.to(outputs.device)))
+        return gathered(torch.cat(parts), len(examples)).cpu()
 
     @property
     def reweighted(self) -> bool:

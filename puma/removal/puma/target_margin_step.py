@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,9 +123,10 @@ class TargetMarginStepper(Stepper):
             )
         trained.pool.require(trained.dataset)
         rows = deletion_set.rows.numpy()
-        train_short(
-            trained.pool, trained.dataset, trained.initial, rows, self.training, progress=progress
-        )
+        # Small models that train in lockstep, from weights that the pool keeps on the CPU.
+        initial = copy.deepcopy(trained.initial).cpu()
+        dataset = trained.dataset.to("cpu")
+        train_short(trained.pool, dataset, initial, rows, self.training, progress=progress)
         found = trained.pool.predict(rows, half="removal")
         return torch.from_numpy(found.margins[self.forget_rows.numpy()]), found.error
 
@@ -236,7 +238,7 @@ class TargetMarginStepper(Stepper):
         if not kept:
             return NoProjection(), solutions, promised
         projection = CriteriaProjection(
-            gradients[kept],
+            torch.stack([gradients[number] for number in kept]),
             torch.stack(compensations),
             torch.stack(weights),
             self.settings.max_weight,
