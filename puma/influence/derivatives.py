@@ -12,6 +12,7 @@ from puma.data.base import Examples
 from puma.errors import DataError, SettingsError
 from puma.influence.flat_model import FlatModel, batches
 from puma.influence.sharding import gathered, share, summed
+from puma.models.device import exact
 from puma.models.tasks import residuals
 
 # jvp imports this at its first call, which may be timed: half a second. PyTorch deprecates
@@ -82,7 +83,7 @@ def _telling(
     for features, labels in batches(flat, examples, batch_size, rows=used[share(len(used))]):
         found = residuals(examples.task, flat.logits(vector, features), labels)
         parts.append(found.norm(dim=1).to(weights))
-    size = (gathered(torch.cat(parts), len(used)) * weights[used].abs()).double()
+    size = exact(gathered(torch.cat(parts), len(used)) * weights[used].abs())
     ascending, order = size.sort()
     left_out = order[ascending.cumsum(0) <= negligible * size.sum()]
     kept = torch.ones(len(used), dtype=torch.bool, device=used.device)

@@ -96,6 +96,7 @@ def passes(name: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {
         "weighted gradient": weighted_gradient(flat, examples, weights),
         "telling rows": weighted_gradient(flat, examples, weights, negligible=0.2),
+        "without what is negligible": weighted_gradient(flat, examples, weights, negligible=0.3),
         "one row": weighted_gradient(flat, examples, torch.eye(N, dtype=flat.dtype)[4]),
         "slopes": directional_derivatives(flat, examples, vector),
         "scores": influence_scores(model, examples, damping=0.5),
