@@ -15,6 +15,7 @@ from benchmarks import (
     mnist_pool,
     mnist_removal,
     own_tables,
+    paper,
     peers,
     psi_memory,
     ranks,
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "commands": command_times.main,
     "fuzz": fuzz.main,
     "tables": own_tables.main,
+    "paper": paper.main,
 }
 for name, command in COMMANDS.items():
     app.command(name, cls=Command)(command)

@@ -16,7 +16,7 @@ from benchmarks.label_errors import run_label_errors
 from benchmarks.label_errors_runtime import Limits, run_runtime
 from benchmarks.label_errors_tables import label_errors_table, runtime_table
 from benchmarks.preserved import preserved_table, run_preserved
-from benchmarks.removals import run_removals, scenarios
+from benchmarks.removals import ALL_RUNS, RUNS, run_removals, scenarios
 from benchmarks.tables import SHORT, cluster_table
 from puma.cli.tables import print_table
 from puma.errors import SettingsError
@@ -47,6 +47,10 @@ def removal_benchmark(
     fractions: Annotated[
         str, typer.Option(help="Shares of the rows that ordered and random removals take.")
     ] = "0.2,0.4,0.6,0.8",
+    methods: Annotated[str, typer.Option(help=f"Of {', '.join(ALL_RUNS)}.")] = ",".join(RUNS),
+    requests: Annotated[
+        str, typer.Option(help="Of cluster, ordered and random.")
+    ] = "cluster,ordered,random",
 ) -> None:
     """Measure every removal method on the same requests, one CSV row a run.
 
@@ -61,11 +65,14 @@ def removal_benchmark(
     except ValueError:
         raise SettingsError(f"--fractions {fractions!r} is no list such as 0.2,0.4") from None
 
-    names = _names(datasets)
-    cases = scenarios(shares)
-    frame = run_removals(names, settings=settings, seeds=seeds, cases=cases, jobs=jobs)
+    names, runs = _names(datasets), _names(methods)
+    cases, asked = scenarios(shares), _names(requests)
+    if unknown := sorted(set(asked) - {case.name for case in cases}):
+        raise SettingsError(f"unknown requests {unknown}; there are cluster, ordered and random")
+    cases = [case for case in cases if case.name in asked]
+    frame = run_removals(names, settings=settings, seeds=seeds, cases=cases, runs=runs, jobs=jobs)
     _write(frame, target)
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(names if "cluster" in frame["scenario"].values else ()):
         heading, lines = cluster_table(frame, name, SHORT, deviations=False)
         print_table(f"{name}: one cluster of every class removed", tuple(heading), lines)
     _print_counts(frame, target)
@@ -228,5 +235,5 @@ def _settings(workspace: Workspace) -> Settings:
     return settings.model_copy(update={"data": data})
 
 
-def _names(datasets: str) -> list[str]:
-    return [name.strip() for name in datasets.split(",")]
+def _names(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]

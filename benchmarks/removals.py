@@ -18,7 +18,7 @@ from puma.errors import SettingsError
 from puma.metrics import auc
 from puma.models import build_model, predictions
 from puma.models.parallel import run_all
-from puma.removal import ORIGINALS, RemovalMethod, Trained, build_method, build_trainer
+from puma.removal import RemovalMethod, Trained, build_method, build_trainer
 from puma.removal.puma.method import ONE_STEP
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.demonstration import SCENARIO_FRACTIONS, mark
@@ -34,11 +34,19 @@ RUNS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "sisa": ("sisa", {}),
     "amnesiac": ("amnesiac", {}),
 }
+# As the paper runs them: SISA with the people of an ordered request side by side in its shards,
+# and Amnesiac ML as its subtraction leaves it.
+AS_IN_THE_PAPER: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "sisa_ordered": ("sisa", {"assignment": "ordered"}),
+    "amnesiac_unrepaired": ("amnesiac", {"repair_epochs": 0}),
+}
+ALL_RUNS = {**RUNS, **AS_IN_THE_PAPER}
 BASELINE = "retrain"  # what the gaps and the ratios of seconds are taken to
 KEYS = ("dataset", "scenario", "fraction", "method", "seed")
 NUMBERS = (
     "original_accuracy",
     "accuracy",
+    "removed_rate_before",
     "removed_rate",
     "unseen_rate",
     "loss_auc",
@@ -82,21 +90,25 @@ def run_removals(
     settings: Settings,
     seeds: int = 5,
     cases: Sequence[Scenario] | None = None,
+    runs: Sequence[str] = tuple(RUNS),
     jobs: int = 1,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Every run of :data:`RUNS` on every dataset, seed (0, 1, …) and case; see :data:`COLUMNS`.
+    """Every one of ``runs`` on every dataset, seed (0, 1, …) and case; see :data:`COLUMNS`.
+
+    ``runs`` are names of :data:`ALL_RUNS`.
 
     A seed decides the split, the initial weights, the batches, the marks and the attack. The
     original is trained once per dataset and seed, and so is each one that a method makes for
     itself; ``original_accuracy`` is that of the original which the method removed from.
 
     accuracy: on the test split. removed_rate, unseen_rate: share of the removed and of the
-    unseen rows that the shadow attack calls members. loss_auc: the loss attack, removed against
-    unseen rows. loss_auc_gap_to_retrain: its distance from that of ``retrain`` (equal epochs)
-    on the same dataset, case and seed. drift: change of the retained rows' mean loss (nats).
-    level_missed: 1 or 0, blank where a method does not say. fraction: blank for
-    ``cluster``. In ``ordered`` the rows lie next to each other in the order of the data.
+    unseen rows that the shadow attack calls members; removed_rate_before: of the removed rows,
+    when it attacks the original. loss_auc: the loss attack, removed against unseen rows.
+    loss_auc_gap_to_retrain: its distance from that of ``retrain`` (equal epochs) on the same
+    dataset, case and seed, blank where that was not run. drift: change of the retained rows'
+    mean loss (nats). level_missed: 1 or 0, blank where a method does not say. fraction: blank
+    for ``cluster``. In ``ordered`` the rows lie next to each other in the order of the data.
 
     A method that refused or failed has its row too: the error's class and message in ``note``,
     every number blank. Whatever cannot be had for one row does not stop the others.
@@ -106,20 +118,27 @@ def run_removals(
     down by an unknown amount, so that their ratio within a row means something and the seconds
     of different rows are not to be compared.
 
-    Raises SettingsError for an unknown dataset, no dataset, or fewer than one seed or job.
+    Raises SettingsError for an unknown dataset or run, none of either, or fewer than one seed
+    or job.
     """
     names = check(datasets, seeds, jobs)
+    runs = list(dict.fromkeys(runs))
+    unknown = sorted(set(runs) - set(ALL_RUNS))
+    if unknown or not runs:
+        raise SettingsError(
+            f"unknown methods {unknown}; name at least one of {', '.join(ALL_RUNS)}"
+        )
     cases = list(scenarios() if cases is None else cases)
     pairs = list(product(names, range(seeds)))
-    total = len(pairs) * len(cases) * len(RUNS)
+    total = len(pairs) * len(cases) * len(runs)
     rows: list[Row] = []
     with tqdm(total=total, desc="removals", unit="run", disable=not progress) as bar:
-        tasks = [(name, seed, settings, cases) for name, seed in pairs]
+        tasks = [(name, seed, settings, cases, runs) for name, seed in pairs]
         for _, done in run_all(_rows_of, tasks, jobs=jobs):
             rows += done
             bar.update(len(done))
     places = {(case.name, str(case.fraction)): place for place, case in enumerate(cases)}
-    methods = list(RUNS)
+    methods = list(ALL_RUNS)
     rows.sort(
         key=lambda row: (
             names.index(row["dataset"]),
@@ -158,8 +177,10 @@ def load(name: str, settings: Settings) -> Dataset:
     )
 
 
-def _rows_of(name: str, seed: int, settings: Settings, cases: list[Scenario]) -> list[Row]:
-    return _Pair(name, settings.model_copy(update={"seed": seed})).rows(cases)
+def _rows_of(
+    name: str, seed: int, settings: Settings, cases: list[Scenario], runs: list[str]
+) -> list[Row]:
+    return _Pair(name, settings.model_copy(update={"seed": seed}), runs).rows(cases)
 
 
 class _Outcome(Generic[T]):
@@ -183,8 +204,8 @@ class _Outcome(Generic[T]):
 class _Pair:
     """One dataset and seed: what all of its rows share."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
-        self.name, self.settings = name, settings
+    def __init__(self, name: str, settings: Settings, runs: list[str]) -> None:
+        self.name, self.settings, self.runs = name, settings, runs
         seed = settings.seed
         self.data = _Outcome[Dataset](lambda: load(name, settings))
         self.attack = _Outcome[ShadowAttack](
@@ -197,16 +218,16 @@ class _Pair:
                 progress=False,
             )
         )
-        self.originals = {kind: _Outcome(partial(self._fit, kind)) for kind in ORIGINALS}
+        self.originals: dict[str, _Outcome[Trained]] = {}
 
     def rows(self, cases: list[Scenario]) -> list[Row]:
         rows: list[Row] = []
         for case in cases:
             request = _Outcome(partial(self._request, case))
             measured = {}
-            for run in RUNS:
+            for run in self.runs:
                 measured[run] = self._measured(run, request)
-            base = measured[BASELINE]
+            base = measured.get(BASELINE, {})
             for run, numbers in measured.items():
                 key = (self.name, case.name, case.fraction, run, self.settings.seed)
                 row = {**dict(zip(KEYS, key, strict=True)), "note": "", **numbers}
@@ -223,15 +244,16 @@ class _Pair:
             return {"note": " ".join(f"{type(error).__name__}: {error}".split())}
 
     def _measure(self, run: str, request: DeletionSet) -> Row:
-        method = self._method(run)
-        trained, attack = self.originals[method.original].get(), self.attack.get()
+        trained, attack = self._original(run), self.attack.get()
         data = trained.dataset
-        removal = method.remove(trained, request, progress=False)
-        removed = predict(removal.predictor, data.train.subset(request.rows))
+        marked = data.train.subset(request.rows)
+        removal = self._method(run).remove(trained, request, progress=False)
+        removed = predict(removal.predictor, marked)
         unseen = predict(removal.predictor, data.test.without(request.test_rows))
         return {
             "original_accuracy": predictions.accuracy(trained.predictor, data.test),
             "accuracy": predictions.accuracy(removal.predictor, data.test),
+            "removed_rate_before": rate(attack.scores(predict(trained.predictor, marked))),
             "removed_rate": rate(attack.scores(removed)),
             "unseen_rate": rate(attack.scores(unseen)),
             "loss_auc": auc(loss_attack(removed), loss_attack(unseen)),
@@ -241,17 +263,30 @@ class _Pair:
         }
 
     def _method(self, run: str) -> RemovalMethod:
-        name, changed = RUNS[run]
-        group = getattr(self.settings, name).model_copy(update=dict(changed))
-        return build_method(name, self.settings.model_copy(update={name: group}))
+        return build_method(ALL_RUNS[run][0], self._settings(run))
 
-    def _fit(self, kind: str) -> Trained:
+    def _settings(self, run: str) -> Settings:
+        name, changed = ALL_RUNS[run]
+        group = getattr(self.settings, name).model_copy(update=dict(changed))
+        return self.settings.model_copy(update={name: group})
+
+    def _original(self, run: str) -> Trained:
+        """The model that ``run`` removes from: a method's own depends on its settings."""
+        kind = self._method(run).original
+        plain = kind == ORIGINAL
+        key, settings = (kind, self.settings) if plain else (run, self._settings(run))
+        if key not in self.originals:
+            self.originals[key] = _Outcome(partial(self._fit, kind, settings))
+        return self.originals[key].get()
+
+    def _fit(self, kind: str, settings: Settings) -> Trained:
         data = self.data.get()
-        model = build_model(self.settings.model, data, seed=self.settings.seed)
-        trained = build_trainer(kind, self.settings).fit(model, data, progress=False)
-        if kind != ORIGINAL or self.settings.puma.reference_models != "pool":
+        model = build_model(settings.model, data, seed=settings.seed)
+        trained = build_trainer(kind, settings).fit(model, data, progress=False)
+        steered = any(ALL_RUNS[run][0] == "puma" for run in self.runs)
+        if kind != ORIGINAL or not steered or settings.puma.reference_models != "pool":
             return trained
-        return replace(trained, pool=train_pool(data, self.settings, progress=False))
+        return replace(trained, pool=train_pool(data, settings, progress=False))
 
     def _request(self, case: Scenario) -> DeletionSet:
         data, chosen = self.data.get(), {"name": case.name}

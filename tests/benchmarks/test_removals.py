@@ -17,7 +17,7 @@ from benchmarks import removals as runs_module
 from benchmarks.audits import AUDITED, run_audits, verdicts
 from benchmarks.removals import COLUMNS, NUMBERS, RUNS, Scenario, run_removals, scenarios
 from benchmarks.tables import cluster_table, read, summarise
-from puma.audit import VERDICTS
+from puma.audit import VERDICTS, predict, train_shadow_attack
 from puma.cli.common import REFUSED
 from puma.data import Examples, load_dataset
 from puma.errors import DataError, SettingsError
@@ -84,7 +84,7 @@ def test_every_run_has_one_row_in_order(frame: pd.DataFrame) -> None:
 
 def test_numbers_are_there_and_in_range(frame: pd.DataFrame) -> None:
     assert frame[[*NUMBERS[:-1]]].notna().all(axis=None)
-    assert frame[list(NUMBERS[:6])].stack().between(0, 1).all()
+    assert frame[list(NUMBERS[:7])].stack().between(0, 1).all()
     says = frame[frame["level_missed"].notna()]
     assert set(says["method"]) == {"puma"}
 
@@ -148,6 +148,43 @@ def test_numbers_are_those_of_the_removal_itself(frame: pd.DataFrame) -> None:
     assert found["loss_auc"] == pytest.approx(told, abs=1e-3)
 
 
+def test_the_rate_before_is_that_of_the_original_alone(frame: pd.DataFrame) -> None:
+    """Whatever the method does with it afterwards."""
+    settings = Settings.model_validate(TINY)
+    data = load_dataset("breast_cancer", seed=0, test_fraction=settings.data.test_fraction)
+    attack = train_shadow_attack(
+        data, settings.model, settings.training, settings.shadow, seed=0, progress=False
+    )
+    model = build_model(settings.model, data, seed=0)
+    train(model, data.train, settings.training, seed=0, progress=False)
+    marked = data.train.subset(smallest_clusters(data, clusters=8, seed=0))
+    called = attack.scores(predict(model, marked)) > 0.5
+
+    found = frame[(frame["scenario"] == "cluster") & (frame["method"] != "sisa")]
+    rates = found["removed_rate_before"].tolist()
+    assert rates == pytest.approx([called.mean()] * len(rates))
+
+
+def test_the_paper_s_own_settings_are_runs_of_their_own() -> None:
+    """Amnesiac ML without its repair, and SISA with an ordered request side by side."""
+    found = run(
+        cases=CASES[1:2], runs=["amnesiac", "amnesiac_unrepaired", "sisa", "sisa_ordered"]
+    ).set_index("method")
+    assert list(found.index) == ["sisa", "amnesiac", "sisa_ordered", "amnesiac_unrepaired"]
+    assert (found["note"] == "").all()
+    # Nothing was retrained to take the gap from.
+    assert found["loss_auc_gap_to_retrain"].isna().all()
+    # The same original, and only the repair after the subtraction differs.
+    pair = found.loc[["amnesiac", "amnesiac_unrepaired"]]
+    assert pair["original_accuracy"].nunique() == 1
+    assert pair["loss_auc"].nunique() == 2
+    # Other shards make another original.
+    assert (
+        found.loc["sisa", "removed_rate_before"] != found.loc["sisa_ordered", "removed_rate_before"]
+        or found.loc["sisa", "loss_auc"] != found.loc["sisa_ordered", "loss_auc"]
+    )
+
+
 def test_failures_are_rows_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ArithmeticError("the step\nexploded")
@@ -189,7 +226,15 @@ def test_scenarios_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"datasets": ["moons"]}, {"datasets": []}, {"seeds": 0}, {"jobs": 0}]
+    "wrong",
+    [
+        {"datasets": ["moons"]},
+        {"datasets": []},
+        {"seeds": 0},
+        {"jobs": 0},
+        {"runs": ["unlearn"]},
+        {"runs": []},
+    ],
 )
 def test_refuses_before_it_starts(wrong: dict[str, Any]) -> None:
     arguments = {"datasets": ["radial"], "settings": Settings(), **wrong}
@@ -247,8 +292,11 @@ def test_command_writes_the_rows_and_prints_the_clusters(
     assert read(tmp_path / "docs" / "results" / "removal.csv").equals(frame)
     assert "retrain_equal_steps" in result.output
     assert "21 rows, 0 of them notes" in result.output
-    result = CliRunner().invoke(cli.app, ["removals", "--fractions", "some"])
-    assert result.exit_code == REFUSED
+    for wrong in (["--fractions", "some"], ["--requests", "cluster,clutter"]):
+        assert CliRunner().invoke(cli.app, ["removals", *wrong]).exit_code == REFUSED
+    CliRunner().invoke(cli.app, ["removals", "--requests", "ordered", "--methods", "puma, sisa"])
+    assert {case.name for case in asked["cases"]} == {"ordered"}
+    assert asked["runs"] == ["puma", "sisa"]
 
 
 # --- audits ---
