@@ -59,6 +59,13 @@ class, in both scenarios: neither retraining nor PUMA depends on the order of th
 are compared as ratios to PUMA's, and the deviation of a median of three is its range over 1.69. \
 An accuracy that agrees says nothing about forgetting: doing nothing keeps all of it. What the \
 methods forget is in [results.md](results.md).
+
+`docs/results/removal_as_in_paper.csv` has the runs as in the paper, and the attack before the \
+removal; so far of Breast Cancer's clusters alone: `python -m benchmarks removals --datasets \
+breast_cancer --requests cluster --methods retrain,sisa,amnesiac_unrepaired --output \
+docs/results/removal_as_in_paper.csv`. With all four datasets, without `--requests`, and with \
+`--methods retrain,sisa,amnesiac,sisa_ordered,amnesiac_unrepaired` the same command fills every \
+cell that is *not run yet* or *blank*.
 """
 
 
