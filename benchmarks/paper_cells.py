@@ -74,7 +74,12 @@ RUN_OF = {
     ("random", "Amnesiac ML"): "amnesiac_unrepaired",
 }
 # Whose original a method's run has removed from, where not its own alone.
-SAME_ORIGINAL = {PUMA: BASELINE, "Amnesiac ML": "amnesiac"}
+SAME_ORIGINAL = {
+    ("original", PUMA): BASELINE,
+    ("original", "Amnesiac ML"): "amnesiac",
+    ("before", PUMA): BASELINE,
+    ("before", "Amnesiac ML"): "amnesiac_unrepaired",
+}
 TIMED = {
     "GShapley": "g_shapley",
     "NTK": "ntk_per_example",
@@ -193,9 +198,7 @@ def _cells(
     for _, line in lines.iterrows():
         scenario, dataset, method = line["scenario"], line["dataset"], line["method"]
         for run in _runs(scenario, method):
-            measured = run
-            if column in ("original", "before"):
-                measured = SAME_ORIGINAL.get(method, run)
+            measured = SAME_ORIGINAL.get((column, method), run)
             if dataset == "MNIST":
                 ours = Ours(None, reason=NO_MNIST)
             elif not measured:

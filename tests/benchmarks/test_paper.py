@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.label_errors_tables import read_runtime
 from benchmarks.paper import PAGE, VERDICTS_CSV, Evidence, page
-from benchmarks.paper_cells import AS_IN_PAPER, REFERENCE, RESULTS, all_removals, compared
+from benchmarks.paper_cells import AS_IN_PAPER, REFERENCE, RESULTS, compared
+from benchmarks.tables import read
 from puma.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,9 @@ def test_the_committed_verdicts_are_those_of_the_files(cells: pd.DataFrame) -> N
     again = pd.read_csv(io.StringIO(cells.to_csv(index=False)))
     pd.testing.assert_frame_equal(pd.read_csv(ROOT / VERDICTS_CSV), again, rtol=1e-9)
     evidence = Evidence(
-        cells, all_removals(ROOT), read_runtime(ROOT / RESULTS / "debugging_runtime.csv")
+        cells,
+        read(ROOT / RESULTS / "removal.csv"),
+        read_runtime(ROOT / RESULTS / "debugging_runtime.csv"),
     )
     assert (ROOT / PAGE).read_text() == page(evidence)
 
