@@ -148,7 +148,11 @@ def agreed(value: Agreed) -> Agreed:
     ranks = _SHARED_BY.get()
     if ranks is None:
         return value
-    sent = value.contiguous() if isinstance(value, Tensor) else torch.tensor([value]).double()
+    sent = (
+        value.contiguous()
+        if isinstance(value, Tensor)
+        else torch.tensor([value], dtype=torch.float64)
+    )
     carried_out(torch.distributed.broadcast, sent, src=0, group=ranks.passes)
     return sent if isinstance(value, Tensor) else float(sent)
 

@@ -243,3 +243,12 @@ def test_a_common_scale_changes_no_weight(solver, scale):
     assert found @ scores == pytest.approx(0.4, rel=1e-3)
     if solver == "exact":
         torch.testing.assert_close(found, expected)
+
+
+def test_a_number_as_target_is_taken_in_double_precision() -> None:
+    scores = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    for target in (0.1, 1e-40, 0.3):  # none of which float32 holds
+        exact = torch.tensor(target, dtype=torch.float64)
+        found = reweight(scores, target, l1=0.0, l2=0.0)
+        assert torch.equal(found, reweight(scores, exact, l1=0.0, l2=0.0))
+        assert float(scores @ found) == pytest.approx(target, rel=1e-14)

@@ -96,7 +96,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MLFLOW_TRACKING_URI", made.address("migrated"))
             open_store(make_project(tmp_path_factory.mktemp("postgresql")))
-        made.execute("DELETE FROM experiments WHERE name = 'puma'", "migrated")
+        made.execute("TRUNCATE experiment_tags, experiments CASCADE", "migrated")
         yield made
     finally:
         process.send_signal(signal.SIGINT)  # does not wait for its clients

@@ -87,7 +87,12 @@ def _problem(
             f"criterion, got shape {tuple(scores.shape)} of {scores.dtype}"
         )
     try:
-        sums = torch.as_tensor(target).detach().cpu().double()
+        # A number goes to double precision at once: in between, PyTorch would make it float32.
+        sums = (
+            target.detach().cpu().double()
+            if isinstance(target, Tensor)
+            else torch.as_tensor(target, dtype=torch.float64)
+        )
     except (RuntimeError, TypeError, ValueError) as error:
         raise DataError(
             f"target must be numbers, got {type(target).__name__}; pass the sum of the removed ψ"
