@@ -10,7 +10,6 @@ n; per-example gradients, the textbook way, need n·p numbers.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Callable
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from benchmarks.peer_methods import peak
 from puma.data import Examples
 from puma.influence import (
     ConjugateGradients,
@@ -76,10 +76,10 @@ def rise(way: str, n: int) -> float:
     model, examples = problem(n)
     small = examples.subset(torch.arange(64))
     WAYS[way](model, small)  # what PyTorch imports and allocates on first use
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     scores = WAYS[way](model, examples)
     assert scores.shape == (n,)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return peak() - before
 
 
 def main(

@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: one table, everything in it escaped."""
+"""Results as tables: HTML with everything escaped, and numbers and verdicts as tables have them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def short_number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def in_words(verdict: str | None) -> str:
+    """With spaces, so that a narrow column may break it; a dash for nothing."""
+    return "–" if verdict is None else verdict.replace("_", " ")
 
 
 def _line(first: str, others: str, cells: Sequence[object]) -> str:

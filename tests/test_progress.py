@@ -39,3 +39,4 @@ def test_one_that_is_not_shown_may_be_ended_too():
     with notebook_tqdm(total=8, disable=True) as bar:
         bar.update(3)
         end_early(bar)
+    assert bar.total == bar.n

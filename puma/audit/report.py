@@ -24,7 +24,7 @@ from puma.audit.retraining import (
 from puma.audit.verdict import Utility, Verdict, judge
 from puma.data.base import Dataset
 from puma.errors import AuditError
-from puma.html_table import html_table, short_number
+from puma.html_table import html_table, in_words, short_number
 from puma.metrics import auc
 from puma.models.tasks import hits, likelihood_of
 from puma.models.tasks.gaussian import MARGIN_UNIT
@@ -75,8 +75,8 @@ class AuditReport:
             if name in self.metrics
         ]
         more = [("numbers that the data cannot resolve", len(self.unresolved))]
-        verdict = self.verdict.name.replace("_", " ")
-        return html_table(f"{verdict}: {self.verdict.reason}", [*lines, *more])
+        title = f"{in_words(self.verdict.name)}: {self.verdict.reason}"
+        return html_table(title, [*lines, *more])
 
 
 def audit_removal(

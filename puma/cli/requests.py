@@ -23,6 +23,7 @@ from puma.cli.common import (
 )
 from puma.cli.tables import print_comparison, print_json
 from puma.errors import DeletionError, PumaError, SettingsError
+from puma.html_table import in_words
 from puma.project.workspace import Workspace
 from puma.settings import BUILT_IN_DATASETS, OWN_CODE
 
@@ -280,7 +281,7 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     typer.echo(f"{outcome[done.outcome]}, in {done.seconds:.1f} s")
     typer.echo(f"audit: {(done.version.verdict or 'none').replace('_', ' ')}")
     if done.request_verdict is not None:
-        verdict = done.request_verdict.partition(":")[0].replace("_", " ")
+        verdict = in_words(done.request_verdict.partition(":")[0])
         typer.echo(f"of everybody removed so far; of those of its own request alone: {verdict}")
     from puma.registry.versions import BOUND
 

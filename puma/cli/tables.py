@@ -7,6 +7,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
+from puma.html_table import in_words, short_number
 from puma.lineage.records import HEADLINE_METRICS, PRESERVED
 
 if TYPE_CHECKING:
@@ -199,12 +200,9 @@ def print_comparison(title: str, rows: Sequence[RegisteredVersion]) -> None:
 
 
 def _verdict(verdict: str | None) -> str:
-    """With spaces, so that a narrow column may break it."""
-    return "-" if verdict is None else verdict.replace("_", " ")
+    return "-" if verdict is None else in_words(verdict)
 
 
 def number(value: float | None) -> str:
-    """Three decimals; scientific notation where these would all be zero."""
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+    """:func:`puma.html_table.short_number`, with the sign of the terminal's tables for nothing."""
+    return "-" if value is None else short_number(value)

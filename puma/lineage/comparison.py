@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from puma.html_table import html_table, short_number
+from puma.html_table import html_table, in_words, short_number
 from puma.lineage.records import RETRAIN
 
 # Of a version's metrics; the rows of the table, in words. What no version has is left out.
@@ -50,7 +50,7 @@ class Comparison:
         """
         versions = list(versions)
         rows = {
-            "verdict": tuple(_words(each["verdict"]) for each in versions),
+            "verdict": tuple(in_words(each["verdict"]) for each in versions),
             "removed rows": tuple(str(each["n_removed"]) for each in versions),
             **_numbers(versions, _METRICS),
         }
@@ -103,7 +103,3 @@ def _retrained_rate(version: Mapping[str, Any], rates: dict[str, float]) -> floa
     if version["deletion_digest"] is None:
         return list(rates.values())[-1]
     return rates.get(version["deletion_digest"])
-
-
-def _words(verdict: str | None) -> str:
-    return "–" if verdict is None else verdict.replace("_", " ")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from puma.html_table import in_words
 from puma.lineage.records import ModelRecord
 from puma.registry.versions import list_versions
 
@@ -82,8 +83,7 @@ def draw(title: str, rows: Sequence[Row]) -> str:
     parts += [_text(_left(at), 48, words, fill=GREY) for at, (_, words) in enumerate(panels)]
     for place, row in enumerate(shown):
         middle = HEAD + LINE * place + LINE // 2
-        verdict = "–" if row.verdict is None else row.verdict.replace("_", " ")
-        parts += [_text(8, middle + 5, row.name), _text(NAME, middle + 5, verdict)]
+        parts += [_text(8, middle + 5, row.name), _text(NAME, middle + 5, in_words(row.verdict))]
         for at, (name, _) in enumerate(panels):
             value = row.metrics.get(name)
             whole = slowest if name == "runtime_seconds" else 1.0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puma.errors import RegistryError
+from puma.html_table import in_words
 from puma.lineage.records import FIRST_METRICS, ModelRecord
 from puma.project.workspace import Workspace
 from puma.registry.certificate.build import log_certificate
@@ -138,7 +139,7 @@ def create_version(
 
 def run_name(record: ModelRecord) -> str:
     """The only text on MLflow's page that compares versions which may change with an audit."""
-    verdict = "" if record.verdict is None else f": {record.verdict.replace('_', ' ')}"
+    verdict = "" if record.verdict is None else f": {in_words(record.verdict)}"
     return f"{record.method}{verdict} ({record.dataset})"
 
 
