@@ -6,9 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,3 +60,13 @@ def test_a_python_without_venv_is_refused_in_one_line(folder: Path) -> None:
     assert "false must be Python 3.11 or newer with venv and ensurepip" in done.stderr
     assert "make install PYTHON=" in done.stderr
     assert not (folder / ".venv").exists()
+
+
+def test_what_is_pinned_installs_with_the_oldest_python_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    needs = {pin.name: metadata(pin.name)["Requires-Python"] for pin in pins}
+    assert {
+        name: need for name, need in needs.items() if need and oldest not in SpecifierSet(need)
+    } == {}
