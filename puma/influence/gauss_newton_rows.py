@@ -35,7 +35,8 @@ class GaussNewtonRows:
     ``rows``, all are taken and AᵀA IS that matrix (``exact``). Otherwise it is an unbiased
     estimate: examples are drawn by systematic sampling with probability ∝ trace^0.75, the trace
     being that of the Hessian in the logits; each gives one eigenvector, drawn with probability
-    ∝ its eigenvalue; the weights w_i undo the preference.
+    ∝ its eigenvalue; the weights w_i undo the preference. A row that is drawn k times is computed
+    once, √k times as long, so that there are often fewer rows than ``rows``.
 
     The model may have trainable parameters in Linear, Conv2d and BatchNorm layers only. A is
     computed at its first use and kept. Unit: nats per squared parameter unit.
@@ -124,8 +125,11 @@ class GaussNewtonRows:
             traces = values.sum(1, keepdim=True)
             uniform = torch.rand(len(values), 1, generator=generator, dtype=torch.float64)
             picked = (values.cumsum(1) < uniform * traces).sum(1).clamp(max=values.shape[1] - 1)
-            vectors = vectors[torch.arange(len(values)), picked][:, None]
-            values = traces  # eigenvalue / probability
+            # A row that was drawn k times is one row √k times as long.
+            first, times = _first_and_times(chosen * values.shape[1] + picked)
+            chosen, weights = chosen[first], weights[first] * times
+            vectors = vectors[first, picked[first]][:, None]
+            values = traces[first]  # eigenvalue / probability
         seeds = (values * weights[:, None]).sqrt()[:, :, None] * vectors
         chosen = chosen.repeat_interleave(seeds.shape[1])
         device = self.examples.features.device
@@ -175,6 +179,14 @@ def check_rows(rows: int | None, seed: int, max_bytes: int) -> None:
         raise SettingsError(f"rows must be >= 1, or None for all, got {rows}")
     require_seed(seed, SettingsError)
     require_max_bytes(max_bytes)
+
+
+def _first_and_times(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """(where each of the distinct ``keys`` stands first, how often it comes), by its size."""
+    _, group, times = keys.unique(return_inverse=True, return_counts=True)
+    first = torch.empty(len(times), dtype=torch.int64)
+    first[group.flip(0)] = torch.arange(len(keys)).flip(0)
+    return first, times
 
 
 def _draw(preference: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -80,16 +80,31 @@ def test_all_rows_give_the_whole_matrix(name, batch_size):
 def test_sampled_rows_are_unbiased():
     model, examples = mlp(), random_examples(11, 3)
     flat, whole = FlatModel(model), dense_gauss_newton(model, examples)
-    draws = torch.stack(
-        [GaussNewtonRows(flat, examples, rows=6, seed=seed).factor for seed in range(100)]
-    )
-    assert draws.shape[1] == 6
-    draws = draws.transpose(1, 2) @ draws
+    factors = [GaussNewtonRows(flat, examples, rows=6, seed=seed).factor for seed in range(100)]
+    assert max(len(factor) for factor in factors) == 6
+    draws = torch.stack([factor.T @ factor for factor in factors])
     errors = (draws.mean(0) - whole) / (draws.std(0) / 100**0.5 + 1e-12)
     assert errors.abs().max() < 4.5  # of 741 different entries, the largest of as many normals
     assert (draws[0] - whole).norm() > 0.05 * whole.norm()
     trace = draws.diagonal(dim1=1, dim2=2).sum(1).mean()
     assert trace == pytest.approx(whole.trace().item(), rel=0.02)
+
+
+def test_a_row_that_is_drawn_often_is_computed_once():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3).double()
+    features = torch.cat([1e3 * torch.randn(10, 3, dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)])
+    examples = Examples.of(features, torch.zeros(11, dtype=torch.long))
+    flat, whole = FlatModel(model), dense_gauss_newton(model, examples)
+    # All curvature is that of the last example: the others are predicted with certainty.
+    factors = [GaussNewtonRows(flat, examples, rows=9, seed=seed).factor for seed in range(200)]
+    assert max(map(len, factors)) <= 3 < 9
+    directions = factors[0] / factors[0].norm(dim=1, keepdim=True)
+    torch.testing.assert_close(
+        directions @ directions.T, torch.eye(len(directions), dtype=DOUBLE), atol=1e-6, rtol=0
+    )
+    mean = torch.stack([factor.T @ factor for factor in factors]).mean(0)
+    torch.testing.assert_close(mean, whole, rtol=0.15, atol=0.05 * whole.abs().max().item())
 
 
 def test_the_weights_of_preferred_examples_undo_the_preference():
