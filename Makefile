@@ -65,12 +65,12 @@ check: install ## formatting, lint, types, import layers, clean notebooks
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/nbstripout --verify notebooks/*.ipynb
+	$(BIN)/nbstripout --verify notebooks/*.ipynb notebooks/paper/*.ipynb
 
 format: install ## format the code and strip the notebooks' outputs
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/nbstripout notebooks/*.ipynb
+	$(BIN)/nbstripout notebooks/*.ipynb notebooks/paper/*.ipynb
 
 lock: ## write constraints.txt from what is installed in .venv
 	$(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(nvidia|cuda|triton)' > constraints.txt

@@ -14,7 +14,8 @@ from nbstripout import strip_output
 def strip(*, model: dict[str, Any], path: str, contents_manager: Any, **_: Any) -> None:
     """Take out of a notebook what running it, or opening it, put in."""
     folder = (Path(contents_manager.root_dir) / path.strip("/")).resolve().parent
-    ours = folder.name == "notebooks" and (folder.parent / "dvc.yaml").is_file()
+    home = folder.parent if folder.name == "paper" else folder
+    ours = home.name == "notebooks" and (home.parent / "dvc.yaml").is_file()
     if not ours or model["type"] != "notebook":
         return
     notebook = strip_output(

@@ -20,6 +20,7 @@ from puma.project.stage_code import COMMAND_STAGES, NOTEBOOK_STAGES
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+DEMONSTRATIONS = sorted((ROOT / "notebooks" / "paper").glob("*.ipynb"))
 STAGES = loads_yaml((ROOT / "dvc.yaml").read_text())["stages"]
 INTERACTIVE = {"calibrate.ipynb", "debug_labels.ipynb", "tour.ipynb"}  # for a person
 
@@ -41,7 +42,7 @@ def test_no_stage_depends_on_the_requests_themselves():
         assert not [path for path in stage.get("deps", []) if path.startswith("deletions")]
 
 
-@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.fixture(params=[*NOTEBOOKS, *DEMONSTRATIONS], ids=lambda path: path.stem)
 def notebook(request) -> nbformat.NotebookNode:
     return nbformat.read(request.param, as_version=4)
 
@@ -128,13 +129,14 @@ def run_in_jupyter(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *DEMONSTRATIONS], ids=lambda path: path.stem)
 def test_saving_a_run_notebook_changes_no_byte(tmp_path: Path, path: Path) -> None:
     """So git sees no change, and DVC, which hashes the file, runs no stage again."""
-    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "paper").mkdir(parents=True)
     (tmp_path / "dvc.yaml").touch()
     content = run_in_jupyter(path)
-    assert saved_by_jupyter(tmp_path, path.name, content) == path.read_bytes()
+    name = path.relative_to(ROOT / "notebooks").as_posix()
+    assert saved_by_jupyter(tmp_path, name, content) == path.read_bytes()
 
 
 def test_notebooks_of_other_folders_keep_their_outputs(tmp_path: Path) -> None:

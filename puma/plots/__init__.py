@@ -25,6 +25,14 @@ from puma.plots.debugging import (
     found_panels,
     suspicion_against_loss,
 )
+from puma.plots.demonstrations import (
+    PUBLIC_IMAGES,
+    Moves,
+    Surface,
+    image_grid,
+    projections,
+    regions_by_model,
+)
 from puma.plots.models import class_balance, loss_curve
 from puma.plots.removals import forgetting_against_drift, row_weights
 from puma.plots.style import COLOURS, NEUTRAL, save
@@ -33,6 +41,9 @@ __all__ = [
     "COLOURS",
     "NEUTRAL",
     "PLANE",
+    "PUBLIC_IMAGES",
+    "Moves",
+    "Surface",
     "against_retraining",
     "attack_quality",
     "audit_figures",
@@ -41,12 +52,15 @@ __all__ = [
     "forgetting_against_drift",
     "found_curves",
     "found_panels",
+    "image_grid",
     "loss_changes",
     "loss_curve",
     "loss_distributions",
     "margins_against_retraining",
     "mean_margins",
     "predicted_margins",
+    "projections",
+    "regions_by_model",
     "reliability_diagram",
     "remaining_influence",
     "roc_curves",

@@ -74,13 +74,36 @@ def decision_regions(
     Raises:
         DataError: The dataset is another, whose rows may be people's.
     """
+    require_plane(dataset)
+    figure = Figure(figsize=(0.4 + 4 * len(marked), 3.9), layout="constrained")
+    panels = figure.subplots(1, len(marked), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (name, rows) in zip(panels, marked.items(), strict=True):
+        draw_plane(axes, predict, dataset)
+        axes.plot(
+            *dataset.train.features[rows].numpy().T,
+            "o",
+            color="black",
+            fillstyle="none",
+        )
+        axes.set_title(f"{name} (n = {len(rows)})")
+    panels[0].legend(loc="upper right", fontsize=7)
+    return figure
+
+
+def require_plane(dataset: Dataset) -> None:
+    """Raise DataError unless the rows of ``dataset`` are points that belong to nobody."""
     if dataset.name not in PLANE:
         raise DataError(
             f"decision regions show single rows, which only the synthetic sets "
             f"({', '.join(PLANE)}) may, got dataset {dataset.name!r}; draw suspicion_against_loss"
         )
-    figure = Figure(figsize=(0.4 + 4 * len(marked), 3.9), layout="constrained")
-    panels = figure.subplots(1, len(marked), sharex=True, sharey=True, squeeze=False)[0]
+
+
+def draw_plane(axes: Axes, predict: Callable[[Tensor], Tensor], dataset: Dataset) -> None:
+    """Draw the class predicted at every point around the training rows, and these.
+
+    A row's colour is its own label.
+    """
     features, labels = dataset.train.features.numpy(), dataset.train.labels.numpy()
     low, high = features.min(0), features.max(0)
     margin = 0.05 * (high - low)
@@ -91,20 +114,10 @@ def decision_regions(
     regions = predicted.reshape(GRID, GRID).numpy()
     shades = SERIES[: len(dataset.classes)]
     borders = np.arange(len(dataset.classes) + 1) - 0.5
-    for axes, (name, rows) in zip(panels, marked.items(), strict=True):
-        axes.contourf(x, y, regions, levels=borders, colors=shades, alpha=0.2)
-        for label, (title, colour) in enumerate(zip(dataset.classes, shades, strict=True)):
-            own = features[labels == label]
-            axes.plot(*own.T, ".", color=colour, markersize=4, label=f"labelled {title}")
-        axes.plot(
-            *features[rows.numpy()].T,
-            "o",
-            color="black",
-            fillstyle="none",
-        )
-        axes.set_title(f"{name} (n = {len(rows)})")
-    panels[0].legend(loc="upper right", fontsize=7)
-    return figure
+    axes.contourf(x, y, regions, levels=borders, colors=shades, alpha=0.2)
+    for label, (title, colour) in enumerate(zip(dataset.classes, shades, strict=True)):
+        own = features[labels == label]
+        axes.plot(*own.T, ".", color=colour, markersize=4, label=f"labelled {title}")
 
 
 def suspicion_against_loss(suspicion: Tensor, loss: Tensor, *, top: int, method: str) -> Figure:
