@@ -22,7 +22,7 @@ from puma.models.tasks import likelihood_of
 from puma.project.files import sha256, write_text
 from puma.project.workspace import Workspace
 from puma.references import Pool
-from puma.removal.base import Removal, Trained
+from puma.removal.results import Removal, Trained
 from puma.requests.archive import find_data
 from puma.requests.deletion_set import DeletionSet
 from puma.requests.digest import project_key

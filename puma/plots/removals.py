@@ -15,7 +15,7 @@ from puma.plots.style import COLOURS, NEUTRAL
 if TYPE_CHECKING:  # every stage imports this room, and would depend on what it imports
     from torch import Tensor
 
-    from puma.removal.base import RowWeights
+    from puma.removal.results import RowWeights
 
 BINS = 41
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from puma.errors import SettingsError
 from puma.removal.amnesiac import Amnesiac
-from puma.removal.base import Removal, RemovalMethod, Trained
+from puma.removal.base import RemovalMethod
 from puma.removal.puma.algorithm1 import PaperPUMA
 from puma.removal.puma.method import PUMA
+from puma.removal.results import Removal, Trained
 from puma.removal.retrain import Retrain
 from puma.removal.sisa import SISA
 from puma.settings import ORIGINAL, Settings, Strict

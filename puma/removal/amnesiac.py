@@ -17,7 +17,8 @@ from puma.data.base import Dataset
 from puma.errors import ModelError, SettingsError
 from puma.models.training import History, batch_sizes, train
 from puma.project.files import written
-from puma.removal.base import Patch, RemovalMethod, Trained
+from puma.removal.base import RemovalMethod
+from puma.removal.results import Patch, Trained
 from puma.removal.training_records import seal, sealed, unseal
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AmnesiacSettings, original_of

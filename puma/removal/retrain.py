@@ -7,7 +7,8 @@ import copy
 from pydantic import model_validator
 
 from puma.models.training import batch_sizes, train
-from puma.removal.base import Patch, RemovalMethod, Trained
+from puma.removal.base import RemovalMethod
+from puma.removal.results import Patch, Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import RetrainSettings
 

@@ -15,7 +15,8 @@ from puma.data.base import Dataset, Examples
 from puma.errors import DataError, DeletionError
 from puma.models import Ensemble, load_weights, save_weights
 from puma.models.training import History, train
-from puma.removal.base import Parameter, Patch, RemovalMethod, Trained
+from puma.removal.base import RemovalMethod
+from puma.removal.results import Parameter, Patch, Trained
 from puma.removal.training_records import seal, sealed, unseal
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import SisaSettings, original_of

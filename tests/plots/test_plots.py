@@ -21,7 +21,7 @@ from puma.calibration import reliability
 from puma.data import Dataset, Examples, load_dataset
 from puma.data.task import Task
 from puma.errors import DataError, SettingsError
-from puma.removal.base import RowWeights
+from puma.removal.results import RowWeights
 
 SMALLEST = 1e-6  # no logarithmic axis shows a loss of 0
 

@@ -20,7 +20,7 @@ from puma.influence.criteria import MeanLoss
 from puma.influence.flat_model import FlatModel
 from puma.models import mlp
 from puma.removal import METHODS, PUMA, RemovalMethod, Retrain, Trained, build_method
-from puma.removal.base import CriterionChange, Patch
+from puma.removal.results import CriterionChange, Patch
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import Settings, TrainingSettings
 from tests.removal.conftest import blobs

@@ -14,7 +14,8 @@ from puma.influence import (
     weighted_gradient,
 )
 from puma.influence.reweighting import SLSQP
-from puma.removal.base import Patch, RemovalMethod, RowWeights, Trained
+from puma.removal.base import RemovalMethod
+from puma.removal.results import Patch, RowWeights, Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PumaPaperSettings
 

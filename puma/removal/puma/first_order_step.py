@@ -14,9 +14,9 @@ from puma.influence import (
 )
 from puma.influence.reweighting import Exact
 from puma.influence.sharding import agreed
-from puma.removal.base import RowWeights
 from puma.removal.puma.line_search import largest_step_size
 from puma.removal.puma.stepper import Stepper
+from puma.removal.results import RowWeights
 
 SEVERAL = 1e-8  # tolerance of λ for several criteria; for one it is exact
 FIRST_ORDER = 1.0  # the dose of first-order influence removal

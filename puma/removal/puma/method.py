@@ -14,11 +14,12 @@ from puma.influence.criteria.own_function import FORM
 from puma.progress import end_early
 from puma.project.files import sha256
 from puma.project.user_code import code_digest
-from puma.removal.base import CriterionChange, Parameter, Patch, RemovalMethod, Trained
+from puma.removal.base import RemovalMethod
 from puma.removal.puma.first_order_step import FirstOrderStepper
 from puma.removal.puma.promises import promises, retained_data
 from puma.removal.puma.stepper import Stepper
 from puma.removal.puma.target_margin_step import TargetMarginStepper
+from puma.removal.results import CriterionChange, Parameter, Patch, Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import OWN_CODE, PumaSettings
 

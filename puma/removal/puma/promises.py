@@ -11,7 +11,7 @@ from puma.data.base import Dataset
 from puma.errors import SettingsError
 from puma.influence import Criterion, FlatModel, OwnFunction, preserved_criterion
 from puma.influence.sharding import agreed
-from puma.removal.base import Trained
+from puma.removal.results import Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PreservedCriterion
 

@@ -28,9 +28,9 @@ from puma.influence.flat_model import batches
 from puma.influence.sharding import agreed, gathered, share
 from puma.models.device import exact
 from puma.models.tasks import likelihood_of
-from puma.removal.base import RowWeights, Trained
 from puma.removal.puma.line_search import largest_step_size
 from puma.removal.puma.promises import promises, retained_data
+from puma.removal.results import RowWeights, Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PumaSettings, TrainingSettings
 

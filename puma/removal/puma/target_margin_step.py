@@ -24,7 +24,6 @@ from puma.influence import (
 )
 from puma.influence.sharding import agreed, from_first
 from puma.references.short_training import train_short
-from puma.removal.base import Trained
 from puma.removal.puma.criterion_projection import (
     CriteriaProjection,
     NoProjection,
@@ -38,6 +37,7 @@ from puma.removal.puma.first_order_step import (
 )
 from puma.removal.puma.stepper import Stepper
 from puma.removal.puma.target_margins import target_margins
+from puma.removal.results import Trained
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import PumaSettings, TrainingSettings
 
