@@ -79,6 +79,7 @@ def test_reads_as_a_narrated_document(notebook):
     assert any(isinstance(node, ast.Assert) for node in last.body), (
         "the last cell asserts the claim"
     )
+    assert ast.unparse(last.body[-1]) == "print('The claim holds.')"  # and says so at its end
     assert sum("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells) <= 1
 
 

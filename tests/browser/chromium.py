@@ -57,11 +57,11 @@ class Chromium:
             text = str(self.run(TEXT))
             return text if words in text else ""
 
-        return str(_until(said, lambda: f"{words!r} on {self.address}: {self.run(TEXT)[-2000:]}"))
+        return str(until(said, lambda: f"{words!r} on {self.address}: {self.run(TEXT)[-2000:]}"))
 
-    def true(self, expression: str) -> None:
+    def true(self, expression: str, patience: float = PATIENCE) -> None:
         """Return once a JavaScript expression is true."""
-        _until(lambda: self.run(f"return {expression}"), lambda: expression)
+        until(lambda: self.run(f"return {expression}"), lambda: expression, patience)
 
     def enter_frame(self) -> None:
         """Look at the page within the page, until another one is opened."""
@@ -80,13 +80,13 @@ class Chromium:
                 return True
             return False
 
-        _until(clicked, lambda: f"{selector!r} to click on {self.address}")
+        until(clicked, lambda: f"{selector!r} to click on {self.address}")
 
     def follow(self, link: str) -> None:
         """Click a link that opens a window, and go there."""
         before = set(_ask("GET", f"{self.session}/window/handles"))
         self.click(link, "link text")
-        opened = _until(
+        opened = until(
             lambda: set(_ask("GET", f"{self.session}/window/handles")) - before,
             lambda: f"a window of the link {link!r}",
         )
@@ -110,7 +110,7 @@ def chromium(binary: str, driver: str) -> Iterator[Chromium]:
     process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL)
     try:
         root = f"http://127.0.0.1:{port}"
-        _until(lambda: _answers(f"{root}/status"), lambda: "chromedriver")
+        until(lambda: _answers(f"{root}/status"), lambda: "chromedriver")
         options = {"binary": binary, "args": list(OPTIONS)}
         wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
         session = f"{root}/session/{_ask('POST', f'{root}/session', wanted)['sessionId']}"
@@ -143,14 +143,14 @@ def _answers(address: str) -> bool:
 
 def wait_for(address: str) -> None:
     """Return once a server answers."""
-    _until(lambda: _answers(address), lambda: address)
+    until(lambda: _answers(address), lambda: address)
 
 
-def _until(found: Callable[[], Any], what: Callable[[], str]) -> Any:
+def until(found: Callable[[], Any], what: Callable[[], str], patience: float = PATIENCE) -> Any:
     """The first true value of ``found``."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while not (value := found()):
         if time.monotonic() > end:
-            raise AssertionError(f"after {PATIENCE} s there is still no {what()}")
+            raise AssertionError(f"after {patience} s there is still no {what()}")
         time.sleep(0.2)
     return value

@@ -3,70 +3,38 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from puma.project.workspace import Workspace
 from puma.registry import list_versions, open_store
-from tests.browser.chromium import Chromium, chromium, programs, wait_for
+from tests.browser.chromium import Chromium
+from tests.browser.fixtures import NEEDS_BROWSER, browser
+from tests.browser.servers import mlflow_ui
 from tests.registry.fixtures import _default_store, filled, template
 from tests.registry.projects import ACCURACIES, ATTACK_RATES, DATA_DIGEST, SECONDS
-from tests.registry.servers import free_port
 
-__all__ = ["_default_store", "filled", "template"]
+__all__ = ["_default_store", "browser", "filled", "template"]
 METHODS = ("original", "retrain", "puma")  # of versions 1, 2 and 3
 ROWS = """
 return [...document.querySelectorAll("tr")].map(
     row => [...row.querySelectorAll("th, td")].map(cell => cell.innerText.trim()))
 """
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        programs() is None,
-        reason="Chromium and its driver are not installed: apt install chromium chromium-driver",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    binary, driver = programs() or ("", "")
-    with chromium(binary, driver) as opened:
-        yield opened
+pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture(scope="module")
 def pages(filled: Workspace) -> Iterator[list[str]]:
-    """The addresses that `puma ui` prints: of the models, and of the runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "puma.cli", "ui", "--port", str(free_port())],
-        cwd=filled.root,
-        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        printed = [process.stdout.readline(), process.stdout.readline()]
-        found = re.findall(r"http://\S+", "".join(printed))
-        assert len(found) == 2, printed
-        wait_for(found[0])
-        yield found
-    finally:
-        process.terminate()
-        process.wait()
+    """The addresses of the models, and of the runs."""
+    with mlflow_ui(filled.root) as addresses:
+        yield addresses
 
 
-def compared(browser: Chromium, pages: list[str]) -> dict[str, list[str]]:
-    """The rows of the page that compares all versions, in their order."""
-    models = pages[0]
-    browser.open(models.replace("/#/models", "/#/models/puma-toy"))
+def compared(browser: Chromium, pages: list[str], model: str = "puma-toy") -> dict[str, list[str]]:
+    """The rows of the page that compares the three versions of a model, in their order."""
+    browser.open(pages[0].replace("/#/models", f"/#/models/{model}"))
     browser.click("input[type=checkbox]")  # that of the head: all versions
     browser.click("[data-testid=compareButton]")
     browser.text("Comparing 3 Versions")
