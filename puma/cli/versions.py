@@ -99,13 +99,16 @@ def _current(workspace: Workspace, dataset: str) -> list[RegisteredVersion]:
     return rows
 
 
-def registered() -> None:
+def registered(as_json: AsJson = False) -> None:
     """Exit with 0 when every model record has its version, and with 1 when one has not."""
     workspace = Workspace.find()
     from puma.registry import missing
 
     gap = missing(workspace)
-    typer.echo("every version is registered" if gap is None else f"not registered: {gap}")
+    if as_json:
+        print_json({"registered": gap is None, "missing": gap})
+    else:
+        typer.echo("every version is registered" if gap is None else f"not registered: {gap}")
     if gap is not None:
         raise typer.Exit(FAILED)
 

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+import typer
 
 from puma.audit import Verdict
+from puma.cli import app
 from puma.project.workspace import Workspace
 from puma.registry import open_store, register_all
 from puma.settings import VerdictName
@@ -119,6 +121,27 @@ def test_registered_answers_by_its_exit_code(filled: Workspace, workspace: Works
     assert (done.exit_code, done.stdout) == (0, "every version is registered\n")
     open_ = puma(workspace.root, "registered")
     assert (open_.exit_code, open_.stdout) == (1, "not registered: toy original: has no version\n")
+    as_json = puma(filled.root, "registered", "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)) == (
+        0,
+        {"registered": True, "missing": None},
+    )
+    as_json = puma(workspace.root, "registered", "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)) == (
+        1,
+        {"registered": False, "missing": "toy original: has no version"},
+    )
+
+
+def test_every_command_that_answers_takes_json() -> None:
+    """All but the server, and the two stages that only write files."""
+    group = typer.main.get_command(app)
+    without = {
+        name
+        for name, command in group.commands.items()
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert without == {"ui", "source", "request"}
 
 
 def test_a_changed_audit_is_unregistered_until_it_is_registered(registered: Workspace) -> None:
