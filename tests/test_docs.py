@@ -37,6 +37,15 @@ def test_troubleshooting_quotes_messages_of_the_package() -> None:
     assert [words for words in quoted if words not in texts] == []
 
 
+@pytest.mark.parametrize(
+    "task", ["own data", "own model", "one person's request", "a chain", "PostgreSQL", "a cluster"]
+)
+def test_the_first_page_links_to_every_task_by_its_name(task: str) -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    links = re.findall(r"\[([^]]+)\]\([^)]+\)", page)
+    assert any(task.lower() in link.lower() for link in links)
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
