@@ -27,7 +27,7 @@ SURFACES = ("#E69F00", "#CC79A7")  # of the loss and of the criterion, as in the
 def regions_by_model(
     models: Mapping[str, Callable[[Tensor], Tensor]], dataset: Dataset, rows: Tensor
 ) -> Figure:
-    """Draw the class that each model predicts at every point of the plane, side by side.
+    """Draw the class that each model predicts at every point of the plane, three side by side.
 
     A row's colour is its own label, whatever is predicted there; the removed rows are crosses.
 
@@ -41,11 +41,15 @@ def regions_by_model(
     """
     require_plane(dataset)
     width, height = np.ptp(dataset.train.features.numpy(), axis=0)
-    size = (0.4 + PANEL * len(models), 1 + PANEL * height / width)
+    columns = min(3, len(models))
+    lines = -(-len(models) // columns)
+    size = (0.4 + PANEL * columns, 0.6 + (0.3 + PANEL * height / width) * lines)
     figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat
+    for axes in panels[len(models) :]:
+        axes.remove()
     removed = dataset.train.subset(rows)
-    for axes, (title, predict) in zip(panels, models.items(), strict=True):
+    for axes, (title, predict) in zip(panels, models.items(), strict=False):
         draw_plane(axes, predict, dataset)
         for label, colour in enumerate(SERIES[: len(dataset.classes)]):
             own = removed.features[removed.labels == label].numpy()

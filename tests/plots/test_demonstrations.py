@@ -56,6 +56,14 @@ def test_regions_of_each_model_lie_where_it_answers_and_crosses_where_rows_were_
     assert texts == ["labelled left", "labelled right", "removed (n = 2)"]
 
 
+def test_more_than_three_models_are_drawn_in_lines_of_three() -> None:
+    models = {str(number): beyond(number / 4) for number in range(4)}
+    figure = plots.regions_by_model(models, plane(), torch.tensor([0]))
+    assert [axes.get_title() for axes in figure.axes] == ["0", "1", "2", "3"]
+    heights = [round(axes.get_subplotspec().get_position(figure).y0, 6) for axes in figure.axes]
+    assert heights[0] == heights[1] == heights[2] > heights[3]
+
+
 def test_regions_are_drawn_of_synthetic_sets_alone() -> None:
     with pytest.raises(DataError, match=r"only the synthetic sets .*'people'"):
         plots.regions_by_model({"before": beyond(0.0)}, plane("people"), torch.tensor([0]))
