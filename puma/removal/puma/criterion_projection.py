@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -12,6 +12,7 @@ from puma.influence import LinearOperator, MarginGaussNewton, RowsInverse
 from puma.influence.gradient_rows import GradientRows
 from puma.models.device import exact
 
+ROWS_BYTES = 2**28  # that the marked rows' gradients may take
 ROUND_OFF = 1e-6  # of products in single precision
 
 
@@ -129,12 +130,14 @@ class StepOperator:
         margins: M, the marked rows' mean of ∇m∇mᵀ.
         projection: Q.
         pull: Weight of the margins, nats per squared logit.
+        rows: R of pull·QᵀMQ = RᵀR, or None; a product by these takes no pass over the marked rows.
     """
 
     curvature: LinearOperator
     margins: MarginGaussNewton
     projection: NoProjection
     pull: float
+    rows: ProjectedRows | None = None
 
     @property
     def size(self) -> int:
@@ -148,12 +151,20 @@ class StepOperator:
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """(p,) the matrix times ``vector`` (p,)."""
+        if self.rows is not None:
+            return self.curvature @ vector + self.rows.transposed(self.rows @ vector)
         pulled = self.projection.transposed(self.margins @ self.projection(vector))
         return self.curvature @ vector + self.pull * pulled
 
     def few_rows(self) -> ProjectedRows:
-        """Compute R (m, p) of pull·QᵀMQ = RᵀR."""
-        return ProjectedRows(self.margins.rows(self.pull), self.projection)
+        """Compute R (m, p) of pull·QᵀMQ = RᵀR. Raises NoRuleError where a layer has no rule."""
+        return self.rows or ProjectedRows(self.margins.rows(self.pull), self.projection)
+
+    def with_rows(self) -> StepOperator:
+        """Compute R and keep it, unless it needs too much memory. Raises what few_rows raises."""
+        if 8 * len(self.margins.examples) * self.size > ROWS_BYTES:
+            return self
+        return replace(self, rows=self.few_rows())
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ class PUMA(PumaSettings, RemovalMethod):
         rows: Of woodbury's Gauss-Newton factor.
         curvature_sample: So many retained rows, drawn with ``seed``, stand for all in H; for
             data where a pass over all rows takes as long as the removal may.
-        criterion_sample: So many stand for all in C, and so many marked rows are taken to their
-            targets.
+        criterion_sample: So many stand for all in C, so many marked rows are taken to their
+            targets, and so many unseen ones tell what AUC that is.
         negligible: In sums of gradients rows may be left out whose loss hardly depends on the
             outputs, as long as they hold at most this share of all rows' gradients in these
             (:func:`puma.influence.weighted_gradient`); for large networks, whose passes backwards

@@ -21,6 +21,7 @@ from puma.influence import (
     Solution,
     Solver,
     resolve_solver,
+    sampled,
 )
 from puma.influence.sharding import agreed, from_first
 from puma.references.short_training import train_short
@@ -86,6 +87,8 @@ class TargetMarginStepper(Stepper):
                 "every test row belongs to the people to be removed: no unseen rows are left to "
                 "compare with; set reference_models to 0, or test on other people"
             )
+        if settings.criterion_sample is not None:
+            self.unseen = sampled(self.unseen, settings.criterion_sample, seed=seed + 1)
         self.targets, self.target_error = from_first(
             lambda: self._targets(trained, deletion_set, progress=progress)
         )
@@ -211,6 +214,8 @@ class TargetMarginStepper(Stepper):
         if self.reweighted:
             projection, solutions, promised = self._projection()
         operator = StepOperator(self.curvature(), margins, projection, PULL)
+        if isinstance(self.solver, Preconditioner):  # for networks with expensive passes
+            operator = operator.with_rows()
         wanted = projection.transposed(PULL * margins.pulled(missing.clamp(-REACH, REACH)))
         solved = self._solver_of_sums().solve(operator, wanted)
         reweighted = float(isinstance(projection, CriteriaProjection))
