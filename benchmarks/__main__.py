@@ -37,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "label-errors": commands.label_errors_benchmark,
     "label-errors-runtime": commands.label_errors_runtime,
     "calibration": commands.calibration_benchmark,
+    "step-size": commands.step_size_benchmark,
     "request-sequence": request_sequence.main,
     "kills": kills.main,
     "mnist-pool": mnist_pool.main,

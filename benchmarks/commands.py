@@ -17,6 +17,7 @@ from benchmarks.label_errors_runtime import Limits, run_runtime
 from benchmarks.label_errors_tables import label_errors_table, runtime_table
 from benchmarks.preserved import preserved_table, run_preserved
 from benchmarks.removals import ALL_RUNS, RUNS, run_removals, scenarios
+from benchmarks.step_size import run_step_sizes, step_size_table
 from benchmarks.tables import SHORT, cluster_table
 from puma.cli.tables import print_table
 from puma.errors import SettingsError
@@ -178,6 +179,29 @@ def label_errors_runtime(
     heading, lines = runtime_table(frame)
     print_table("seconds, and how many times psi's", tuple(heading), lines)
     typer.echo(f"{len(frame)} rows: {target}")
+
+
+def step_size_benchmark(
+    datasets: Datasets = "german_credit",
+    seeds: Seeds = 5,
+    output: Output = None,
+    jobs: Jobs = 2,
+) -> None:
+    """Remove at the paper's rates η, and with the dose that each budget allows, one CSV row each.
+
+    Methods and training are as params.yaml says; its datasets, marking.name and seed are not
+    read, nor are puma_paper.eta and, but for the method puma, puma.budget.
+    """
+    workspace = Workspace.find()
+    settings = _settings(workspace)
+    target = _target(workspace, output, "step_size")
+    names = _names(datasets)
+    frame = run_step_sizes(names, settings=settings, seeds=seeds, jobs=jobs)
+    _write(frame, target)
+    for name in dict.fromkeys(names):
+        heading, lines = step_size_table(frame, name)
+        print_table(f"{name}: one cluster of every class removed", tuple(heading), lines)
+    _print_counts(frame, target)
 
 
 def calibration_benchmark(

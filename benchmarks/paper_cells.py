@@ -14,7 +14,7 @@ What is compared with what:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -44,6 +44,9 @@ COLUMNS = (
     "our_mean",
     "our_std",
     "our_runs",
+    "our_removed_rate",
+    "our_unseen_rate",
+    "our_loss_auc_gap",
     "joint_deviation",
     "deviations_apart",
     "pattern",
@@ -52,7 +55,11 @@ COLUMNS = (
 )
 REFERENCE = Path("paper") / "reference"
 RESULTS = Path("docs") / "results"
-AS_IN_PAPER = RESULTS / "removal_as_in_paper.csv"
+SECONDS = "table3_debugging_seconds"  # of the paper
+REMOVALS = "removal.csv"
+AS_IN_PAPER = "removal_as_in_paper.csv"
+RUNTIME = "debugging_runtime.csv"
+STEPS = "step_size.csv"
 DATASETS = {
     "Radial": "radial",
     "Rectangular": "rectangular",
@@ -105,10 +112,16 @@ ONE = Measured(1.0, 0.0)
 UNIT = "seconds of another machine: PUMA's own are the unit of the others' ratios"
 NOT_RUN = "not run yet: python -m benchmarks {command}"
 BLANK = (
-    "{number} is blank in docs/results/removal.csv, which was written before it was measured: "
+    "{number} is blank in removal.csv, which was written before it was measured: "
     "run python -m benchmarks removals again"
 )
 FAILED = "{answered} of {runs} seeds have a number, and a deviation needs two"
+# What stands beside an accuracy: the column, that of the removals, and its factor.
+FORGETTING = {
+    "our_removed_rate": ("removed_rate", 100.0),
+    "our_unseen_rate": ("unseen_rate", 100.0),
+    "our_loss_auc_gap": ("loss_auc_gap_to_retrain", 1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -118,6 +131,7 @@ class Ours:
     number: Measured | None
     runs: int = 0
     reason: str = ""
+    forgetting: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,36 +148,40 @@ class Cell:
     ours: Ours
 
 
-def compared(root: Path) -> pd.DataFrame:
-    """One row per cell, from the CSV files in ``root``; see :data:`COLUMNS`.
+def compared(root: Path, results: Path = RESULTS) -> pd.DataFrame:
+    """One row per cell, :data:`COLUMNS`, from the CSV files in ``results``, a folder of ``root``.
 
     Numbers of Tables 1 and 2 are per cent; those of Table 3 are ratios to PUMA's seconds.
+    our_removed_rate, our_unseen_rate: beside an accuracy after a removal, the shares of the removed
+    and of the unseen rows that the shadow attack calls members, per cent. our_loss_auc_gap: how far
+    the loss attack's AUC is from that after retraining, blank where that was not run with it.
     joint_deviation and deviations_apart: see ``benchmarks.agreement``. pattern: True, False, or
     blank where the paper tells no two methods of the dataset, scenario and column apart.
 
     Raises DataError where a file is absent or has other columns.
     """
-    removals = all_removals(root)
+    removals = all_removals(root / results)
     groups = [
-        *_accuracies(_reference(root, "table1_accuracy_after_removal"), removals),
-        *_attacks(_reference(root, "table2_membership_attack"), removals),
+        *_accuracies(reference(root, "table1_accuracy_after_removal"), removals),
+        *_attacks(reference(root, "table2_membership_attack"), removals),
         *_seconds(
-            _reference(root, "table3_debugging_seconds"),
-            read_runtime(root / RESULTS / "debugging_runtime.csv"),
+            reference(root, SECONDS),
+            read_runtime(root / results / RUNTIME),
         ),
     ]
     return pd.DataFrame([row for group in groups for row in _judged(group)], columns=list(COLUMNS))
 
 
-def all_removals(root: Path) -> pd.DataFrame:
+def all_removals(folder: Path) -> pd.DataFrame:
     """The rows of removal.csv, and of the runs as in the paper where these are there."""
-    paths = [root / RESULTS / "removal.csv"]
-    if (root / AS_IN_PAPER).exists():
-        paths.append(root / AS_IN_PAPER)
+    paths = [folder / REMOVALS]
+    if (folder / AS_IN_PAPER).exists():
+        paths.append(folder / AS_IN_PAPER)
     return pd.concat([read(path) for path in paths], ignore_index=True)
 
 
-def _reference(root: Path, name: str) -> pd.DataFrame:
+def reference(root: Path, name: str) -> pd.DataFrame:
+    """A table of the paper as data. Raises DataError where the file is absent or no table."""
     path = root / REFERENCE / f"{name}.csv"
     try:
         return pd.read_csv(path)
@@ -207,6 +225,8 @@ def _cells(
                 ours = Ours(None, reason=SCATTERED)
             else:
                 ours = _over_seeds(rows, measured, number)
+                if number == "accuracy":
+                    ours = replace(ours, forgetting=_forgetting(rows, measured))
             named = run or measured
             cells.append(
                 Cell(table, scenario, dataset, column, method, named, _stated(line, column), ours)
@@ -244,13 +264,22 @@ def _over_seeds(rows: pd.DataFrame, run: str, number: str) -> Ours:
     mine = rows[rows["method"] == run]
     values = mine.dropna(subset=[number]).groupby("seed")[number].first()
     if mine.empty:
-        command = f"removals --methods {run} --output {AS_IN_PAPER}"
+        command = f"removals --methods {run} --output FOLDER/{AS_IN_PAPER}"
         return Ours(None, reason=NOT_RUN.format(command=command))
     if values.empty and (mine["note"] == "").all():
         return Ours(None, reason=BLANK.format(number=number))
     if len(values) < 2:
         return Ours(None, reason=FAILED.format(answered=len(values), runs=mine["seed"].nunique()))
     return Ours(Measured(100 * values.mean(), 100 * values.std()), len(values))
+
+
+def _forgetting(rows: pd.DataFrame, run: str) -> dict[str, float]:
+    """The means over seeds that stand beside the accuracy of ``run``, those of FORGETTING."""
+    seeds = rows[rows["method"] == run].groupby("seed")
+    return {
+        column: factor * float(seeds[name].first().mean())
+        for column, (name, factor) in FORGETTING.items()
+    }
 
 
 def _timed(runs: Mapping[str, pd.Series], method: str) -> Ours:
@@ -319,6 +348,7 @@ def _row(cell: Cell, pattern: bool | None) -> dict[str, object]:
     if ours is None:
         return row
     row |= {"our_mean": ours.mean, "our_std": ours.std, "our_runs": cell.ours.runs}
+    row |= cell.ours.forgetting
     row["pattern"] = pattern
     if cell.ours.reason == UNIT:
         return row

@@ -24,8 +24,9 @@ from puma.requests.deletion_set import DeletionSet
 from puma.requests.demonstration import SCENARIO_FRACTIONS, mark
 from puma.settings import ORIGINAL, Settings
 
+Runs = Mapping[str, tuple[str, Mapping[str, Any]]]
 # Name of a run: the method, and its settings where they are not those of params.yaml.
-RUNS: dict[str, tuple[str, Mapping[str, Any]]] = {
+RUNS: Runs = {
     "puma": ("puma", {}),
     "puma_one_step": ("puma", ONE_STEP),
     "puma_paper": ("puma_paper", {}),
@@ -36,7 +37,7 @@ RUNS: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 # As the paper runs them: SISA with the people of an ordered request side by side in its shards,
 # and Amnesiac ML as its subtraction leaves it.
-AS_IN_THE_PAPER: dict[str, tuple[str, Mapping[str, Any]]] = {
+AS_IN_THE_PAPER: Runs = {
     "sisa_ordered": ("sisa", {"assignment": "ordered"}),
     "amnesiac_unrepaired": ("amnesiac", {"repair_epochs": 0}),
 }
@@ -133,8 +134,9 @@ def run_removals(
     total = len(pairs) * len(cases) * len(runs)
     rows: list[Row] = []
     with tqdm(total=total, desc="removals", unit="run", disable=not progress) as bar:
-        tasks = [(name, seed, settings, cases, runs) for name, seed in pairs]
-        for _, done in run_all(_rows_of, tasks, jobs=jobs):
+        chosen = {name: ALL_RUNS[name] for name in runs}
+        tasks = [(name, seed, settings, cases, chosen) for name, seed in pairs]
+        for _, done in run_all(rows_of, tasks, jobs=jobs):
             rows += done
             bar.update(len(done))
     places = {(case.name, str(case.fraction)): place for place, case in enumerate(cases)}
@@ -177,9 +179,13 @@ def load(name: str, settings: Settings) -> Dataset:
     )
 
 
-def _rows_of(
-    name: str, seed: int, settings: Settings, cases: list[Scenario], runs: list[str]
+def rows_of(
+    name: str, seed: int, settings: Settings, cases: Sequence[Scenario], runs: Runs
 ) -> list[Row]:
+    """The rows of one dataset and seed: KEYS and NUMBERS as in :func:`run_removals`.
+
+    Beside these ``dose``, where the method has one, and ``train_rows``.
+    """
     return _Pair(name, settings.model_copy(update={"seed": seed}), runs).rows(cases)
 
 
@@ -204,7 +210,7 @@ class _Outcome(Generic[T]):
 class _Pair:
     """One dataset and seed: what all of its rows share."""
 
-    def __init__(self, name: str, settings: Settings, runs: list[str]) -> None:
+    def __init__(self, name: str, settings: Settings, runs: Runs) -> None:
         self.name, self.settings, self.runs = name, settings, runs
         seed = settings.seed
         self.data = _Outcome[Dataset](lambda: load(name, settings))
@@ -220,7 +226,7 @@ class _Pair:
         )
         self.originals: dict[str, _Outcome[Trained]] = {}
 
-    def rows(self, cases: list[Scenario]) -> list[Row]:
+    def rows(self, cases: Sequence[Scenario]) -> list[Row]:
         rows: list[Row] = []
         for case in cases:
             request = _Outcome(partial(self._request, case))
@@ -260,13 +266,15 @@ class _Pair:
             "seconds": removal.seconds,
             "drift": removal.criterion_drift,
             "level_missed": removal.diagnostics.get("level_missed"),
+            "dose": removal.parameters.get("dose"),
+            "train_rows": len(data.train),
         }
 
     def _method(self, run: str) -> RemovalMethod:
-        return build_method(ALL_RUNS[run][0], self._settings(run))
+        return build_method(self.runs[run][0], self._settings(run))
 
     def _settings(self, run: str) -> Settings:
-        name, changed = ALL_RUNS[run]
+        name, changed = self.runs[run]
         group = getattr(self.settings, name).model_copy(update=dict(changed))
         return self.settings.model_copy(update={name: group})
 
@@ -283,7 +291,7 @@ class _Pair:
         data = self.data.get()
         model = build_model(settings.model, data, seed=settings.seed)
         trained = build_trainer(kind, settings).fit(model, data, progress=False)
-        steered = any(ALL_RUNS[run][0] == "puma" for run in self.runs)
+        steered = any(method == "puma" for method, _ in self.runs.values())
         if kind != ORIGINAL or not steered or settings.puma.reference_models != "pool":
             return trained
         return replace(trained, pool=train_pool(data, settings, progress=False))

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from benchmarks.label_errors_tables import read_runtime
-from benchmarks.paper import PAGE, VERDICTS_CSV, Evidence, page
+from benchmarks import __main__ as cli
+from benchmarks.paper import PAGE, VERDICTS_CSV, page
 from benchmarks.paper_cells import AS_IN_PAPER, REFERENCE, RESULTS, compared
-from benchmarks.tables import read
+from benchmarks.paper_explanations import Evidence
 from puma.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +30,7 @@ def cells() -> pd.DataFrame:
 def test_the_committed_verdicts_are_those_of_the_files(cells: pd.DataFrame) -> None:
     again = pd.read_csv(io.StringIO(cells.to_csv(index=False)))
     pd.testing.assert_frame_equal(pd.read_csv(ROOT / VERDICTS_CSV), again, rtol=1e-9)
-    evidence = Evidence(
-        cells,
-        read(ROOT / RESULTS / "removal.csv"),
-        read_runtime(ROOT / RESULTS / "debugging_runtime.csv"),
-    )
-    assert (ROOT / PAGE).read_text() == page(evidence)
+    assert (ROOT / PAGE).read_text() == page(Evidence.of(ROOT, RESULTS), VERDICTS_CSV, PAGE)
 
 
 def test_every_number_of_the_three_tables_is_there(cells: pd.DataFrame) -> None:
@@ -76,6 +72,34 @@ def test_accuracies_and_rates_are_means_over_the_seeds(cells: pd.DataFrame) -> N
         assert cell["our_runs"] == len(values) == 5
         checked += 1
     assert checked >= 2 * 4 * 4 * 3 + 2 * 4 * 3  # retraining and both PUMAs at least
+
+
+def test_every_accuracy_after_a_removal_has_what_was_forgotten_beside_it(
+    cells: pd.DataFrame,
+) -> None:
+    """Worked out from the rows of removal.csv; of the original nothing was removed."""
+    rows = pd.read_csv(ROOT / RESULTS / "removal.csv").set_index(
+        ["dataset", "scenario", "fraction", "method"]
+    )
+    known = cells[(cells["table"] == 1) & cells["our_mean"].notna()]
+    after = known["column"].str.startswith("removed")
+    beside = ["our_removed_rate", "our_unseen_rate", "our_loss_auc_gap"]
+    assert known.loc[after, beside[:2]].notna().all(axis=None)
+    assert known.loc[~after, beside].isna().all(axis=None)
+    assert cells.loc[cells["table"] != 1, beside].isna().all(axis=None)
+    german = known[after & (known["dataset"] == "German") & (known["run"] == "puma_paper")]
+    assert len(german) == 8
+    for _, cell in german.iterrows():
+        share = int(cell["column"].removeprefix("removed")) / 100
+        mine = rows.loc[("german_credit", cell["scenario"], share, "puma_paper")]
+        removed, unseen, gap = (
+            np.mean(mine[name])
+            for name in ("removed_rate", "unseen_rate", "loss_auc_gap_to_retrain")
+        )
+        expected = (100 * removed, 100 * unseen, gap)
+        assert tuple(cell[beside]) == pytest.approx(expected)
+    text = (ROOT / PAGE).read_text().split("## Table 1, and what the methods forget")[1]
+    assert text.count("| German | PUMA | puma_paper |") == 2
 
 
 def test_the_order_is_tested_in_every_column(cells: pd.DataFrame) -> None:
@@ -128,7 +152,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_what_was_not_run_says_so_and_what_was_is_compared(project: Path) -> None:
-    (project / AS_IN_PAPER).unlink(missing_ok=True)
+    as_in_paper = project / RESULTS / AS_IN_PAPER
+    as_in_paper.unlink(missing_ok=True)
     where = {"table": 1, "scenario": "random", "dataset": "German", "column": "removed20"}
 
     def found() -> pd.Series:
@@ -143,7 +168,7 @@ def test_what_was_not_run_says_so_and_what_was_is_compared(project: Path) -> Non
     mine = (rows["dataset"] == "german_credit") & (rows["scenario"] == "random")
     new = rows[mine & (rows["fraction"] == 0.2) & (rows["method"] == "amnesiac")].head(2)
     new = new.assign(method="amnesiac_unrepaired", accuracy=[0.3, 0.5])
-    new.to_csv(project / AS_IN_PAPER, index=False)
+    new.to_csv(as_in_paper, index=False)
     # 40 ± 14.14 against 36.24 ± 7.50: 3.76 / 16.01.
     after = found()
     assert after["deviations_apart"] == pytest.approx(0.2349, abs=1e-4)
@@ -154,3 +179,28 @@ def test_a_missing_table_is_named(project: Path) -> None:
     (project / REFERENCE / "table2_membership_attack.csv").unlink()
     with pytest.raises(DataError, match=r"table2_membership_attack\.csv"):
         compared(project)
+
+
+def test_another_folder_has_verdicts_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the profile quick: two seeds, and nothing but its folder is written."""
+    folder = Path("paper") / "results" / "quick"
+    shutil.copytree(project / RESULTS, project / folder)
+    for name in ("removal.csv", AS_IN_PAPER, "step_size.csv"):
+        rows = pd.read_csv(project / folder / name)
+        rows[rows["seed"] < 2].to_csv(project / folder / name, index=False)
+    (project / "params.yaml").touch()
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(cli.app, ["paper", "--results", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert not (project / PAGE).exists()
+    assert not (project / VERDICTS_CSV).exists()
+    written = pd.read_csv(project / folder / "verdicts.csv")
+    pd.testing.assert_frame_equal(
+        written, pd.read_csv(io.StringIO(compared(project, folder).to_csv(index=False))), rtol=1e-9
+    )
+    assert set(written.loc[written["table"] != 3, "our_runs"].dropna()) == {2}
+    text = (project / folder / "paper.md").read_text()
+    assert "ours: 2 seeds" in text
+    assert "from the CSV files in `paper/results/quick/`" in text
