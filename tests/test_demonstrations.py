@@ -15,6 +15,7 @@ FOLDER = ROOT / "notebooks" / "paper"
 # The files that each notebook leaves in the folder of its name. Reports show them by these names.
 FILES = {
     "dessert": {"regions.png", "numbers.csv"},
+    "projection": {"arrows.png", "numbers.csv"},
     "two_moons": {"regions.png", "numbers.csv"},
 }
 

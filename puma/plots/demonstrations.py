@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -21,7 +22,8 @@ from puma.plots.style import COLOURS, SERIES
 
 PUBLIC_IMAGES = ("digits", "mnist")  # published for this, and of nobody
 PANEL = 3.2  # inches
-SURFACES = ("#E69F00", "#CC79A7")  # of the loss and of the criterion, as in the paper
+SURFACES = ("Oranges", "Purples")  # of the loss and of the criterion, as in the paper
+CONTOURS = 9
 
 
 def regions_by_model(
@@ -142,15 +144,15 @@ def projections(
         panels: Title -> what is drawn there. One name has one colour in all panels.
     """
     names = list(dict.fromkeys(name for each in panels.values() for name in each.arrows))
-    shades = dict(zip(names, ("#009E73", "#0072B2", "#D55E00", *SERIES), strict=False))
+    colours = dict(zip(names, ("#009E73", "#0072B2", "#D55E00", *SERIES), strict=False))
     figure = Figure(figsize=(0.4 + 4 * len(panels), 4.6), layout="constrained")
     places = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     marks: dict[str, Line2D] = {}
     for axes, (title, moves) in zip(places, panels.items(), strict=True):
-        for colour, (name, surface) in zip(SURFACES, surfaces.items(), strict=False):
-            marks[name] = _contours(axes, surface, name, colour)
+        for shades, (name, surface) in zip(SURFACES, surfaces.items(), strict=False):
+            marks[name] = _contours(axes, surface, name, shades)
         for name, steps in moves.arrows.items():
-            marks[name] = _arrows(axes, start, np.atleast_2d(steps), name, shades[name])
+            marks[name] = _arrows(axes, start, np.atleast_2d(steps), name, colours[name])
         for name, place in moves.points.items():
             (marks[name],) = axes.plot(*place, "*", color="black", markersize=11, label=name)
         axes.plot(*start, "o", color="black", markersize=5)
@@ -164,15 +166,19 @@ def projections(
     return figure
 
 
-def _contours(axes: Axes, surface: Surface, name: str, colour: str) -> Line2D:
+def _contours(axes: Axes, surface: Surface, name: str, shades: str) -> Line2D:
     low, high = float(surface.values.min()), float(surface.values.max())
     # Evenly spaced heights leave the bottom, where the arrows are, without a line.
-    levels = low + (high - low) * np.linspace(0.02, 1, 14) ** 2
-    found = axes.contour(
-        surface.first, surface.second, surface.values, levels=levels, colors=colour, linewidths=1
+    levels = low + (high - low) * np.linspace(0.05, 1, CONTOURS) ** 2
+    axes.contour(
+        surface.first,
+        surface.second,
+        surface.values,
+        levels=levels,
+        colors=colormaps[shades](np.linspace(0.3, 1, CONTOURS)),
+        linewidths=1,
     )
-    found.set_alpha(0.7)
-    return Line2D([], [], color=colour, label=name)
+    return Line2D([], [], color=colormaps[shades](0.7), label=name)
 
 
 def _arrows(axes: Axes, start: np.ndarray, steps: np.ndarray, name: str, colour: str) -> Line2D:
