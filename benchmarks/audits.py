@@ -68,6 +68,7 @@ FIRST = (
     "gap_to_retrain",
     "attack_quality",
 )
+OTHER_SEED = 10_000  # added for the models of a second audit by retraining
 OF_PUMA = ("level_distance", "level_missed", "level_error")  # its diagnostics, as on its versions
 
 
@@ -77,6 +78,7 @@ def run_audits(
     settings: Settings,
     seeds: int = 10,
     requests: Sequence[str] = REQUESTS,
+    again: bool = False,
     jobs: int = 1,
     progress: bool = True,
 ) -> pd.DataFrame:
@@ -93,6 +95,8 @@ def run_audits(
     ``verdict_pool`` is of the audit by the pool, empty for SISA, and ``audit_seconds`` is how
     long that took, the prediction of its models included. ``seconds`` is the removal's, and
     ``retrain_seconds`` one retraining's, both with the original's own loop in the same process.
+    ``verdict_again``, where ``again``, is of a second audit by retraining, whose models have other
+    seeds: no audit can agree with one by retraining more often than another such audit does.
     ``criterion_drift`` and, of puma, :data:`OF_PUMA` are those of the removal: what `puma promote`
     looks at beside the verdict.
 
@@ -103,7 +107,10 @@ def run_audits(
     unknown = [request for request in requests if not _is_request(request)]
     if unknown or not requests:
         raise SettingsError(f"unknown requests {unknown}; name some such as {', '.join(REQUESTS)}")
-    tasks = [(name, seed, settings, tuple(requests)) for name, seed in product(names, range(seeds))]
+    tasks = [
+        (name, seed, settings, tuple(requests), again)
+        for name, seed in product(names, range(seeds))
+    ]
     rows: list[Row] = []
     with tqdm(total=len(tasks), desc="audits", unit="dataset", disable=not progress) as bar:
         for _, found in run_all(_rows_of, tasks, jobs=jobs):
@@ -128,9 +135,12 @@ def _is_request(request: str) -> bool:
     )
 
 
-def _rows_of(name: str, seed: int, settings: Settings, requests: tuple[str, ...]) -> list[Row]:
+def _rows_of(
+    name: str, seed: int, settings: Settings, requests: tuple[str, ...], again: bool
+) -> list[Row]:
     audit = settings.audit.model_copy(update={"jobs": 1})  # the seeds are what runs side by side
     settings = settings.model_copy(update={"seed": seed, "audit": audit})
+    others = settings.model_copy(update={"seed": seed + OTHER_SEED})
     data = load(name, settings)
     shadow = train_shadow_attack(
         data, settings.model, settings.training, settings.shadow, seed=seed, progress=False
@@ -156,6 +166,10 @@ def _rows_of(name: str, seed: int, settings: Settings, requests: tuple[str, ...]
             else:
                 without = train_without(data, request, alike, settings, progress=False)
             evidence[alike] = Evidence(shadow, lira, with_rows[alike], without)
+        if again:
+            repeated = Evidence(
+                shadow, lira, *train_references(data, request, "original", others, progress=False)
+            )
         known = {"dataset": name, "request": case, "seed": seed, "removed_rows": len(request)}
         found = []
         for method in AUDITED:
@@ -186,6 +200,9 @@ def _rows_of(name: str, seed: int, settings: Settings, requests: tuple[str, ...]
                 report = audit_removal(predictions, data, request, by_pool, settings.audit)
                 row["audit_seconds"] = time.perf_counter() - start
                 row["verdict_pool"] = report.verdict.name
+                if again:
+                    report = audit_removal(predictions, data, request, repeated, settings.audit)
+                    row["verdict_again"] = report.verdict.name
             found.append(row)
         retrained = next(row["seconds"] for row in found if row["method"] == "retrain")
         rows += [row | {"retrain_seconds": retrained} for row in found]

@@ -87,6 +87,9 @@ def audit_benchmark(
     requests: Annotated[
         str, typer.Option(help="Who is removed: N people, N clusters, or category.")
     ] = ",".join(REQUESTS),
+    again: Annotated[
+        bool, typer.Option("--again", help="Audit by a second set of retrained models, too.")
+    ] = False,
 ) -> None:
     """Audit every removal method, and the unmodified originals, one CSV row a version.
 
@@ -98,7 +101,9 @@ def audit_benchmark(
     target = _target(workspace, output, "audit")
     cases = [case.strip() for case in requests.split(",")]
 
-    frame = run_audits(_names(datasets), settings=settings, seeds=seeds, requests=cases, jobs=jobs)
+    frame = run_audits(
+        _names(datasets), settings=settings, seeds=seeds, requests=cases, again=again, jobs=jobs
+    )
     _write(frame, target)
     table = verdicts(frame)
     lines = [[str(cell) for cell in row] for row in table.itertuples(index=False)]

@@ -308,8 +308,14 @@ SHORT_LIST = ("8 clusters", "2 people", "category")
 @pytest.fixture(scope="module")
 def audits() -> pd.DataFrame:
     settings = Settings.model_validate(TINY)
-    arguments = {"settings": settings, "seeds": 1, "requests": SHORT_LIST, "progress": False}
-    return run_audits(["breast_cancer"], **arguments)
+    return run_audits(
+        ["breast_cancer"],
+        settings=settings,
+        seeds=1,
+        requests=SHORT_LIST,
+        again=True,
+        progress=False,
+    )
 
 
 @pytest.mark.slow
@@ -327,8 +333,9 @@ def test_every_audited_version_has_one_row_in_order(audits: pd.DataFrame) -> Non
     (category,) = sizes["category"]
     assert 0.04 * len(data.train) <= category
     plain = ~audits["method"].str.startswith("sisa")
-    assert set(audits[plain]["verdict_pool"]) <= set(VERDICTS)
-    assert audits[~plain]["verdict_pool"].isna().all()
+    for column in ("verdict_pool", "verdict_again"):
+        assert set(audits[plain][column]) <= set(VERDICTS)
+        assert audits[~plain][column].isna().all()
     assert (audits[plain]["audit_seconds"] > 0).all()
     steered = audits["method"] == "puma"
     assert audits[steered]["level_missed"].isin([0, 1]).all()
