@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import nbformat
@@ -19,30 +20,45 @@ from tests.browser.test_mlflow_pages import compared
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 MODEL = "puma-german_credit"
+HEADING = "[...document.querySelectorAll('h2')].find(each => each.textContent.includes('weighed'))"
 
 
 def main(project: Path) -> None:
     found = programs()
     assert found is not None, "apt install chromium chromium-driver"
     with chromium(*found) as browser:
-        with mlflow_ui(project) as pages:
-            browser.open(pages[0].replace("/#/models", f"/#/models/{MODEL}/versions/3"))
-            browser.text("retrain_seconds")
-            save(browser, "version")
-            compared(browser, pages, MODEL)
-            for section in ("Parameters", "Schema"):
-                browser.click(f"//*[text()='{section}']", "xpath")
-            browser.true("document.body.innerText.includes('Headline/runtime_seconds')")
-            save(browser, "compare")
-        with (
-            tempfile.TemporaryDirectory() as private,
-            jupyterlab(project, Path(private)) as address,
-        ):
-            path = project / "notebooks" / "remove.ipynb"
-            cells = len(nbformat.read(path, as_version=4).cells)
-            open_notebook(browser, address, path.name, cells)
-            assert not any(cell.faulty for cell in run_all(browser))
-            save(browser, "jupyterlab")
+        of_mlflow(browser, project)
+        of_jupyterlab(browser, project)
+
+
+def of_mlflow(browser: Chromium, project: Path) -> None:
+    """A version's page; and the page that compares versions, with what is long folded."""
+    with mlflow_ui(project) as pages:
+        browser.open(pages[0])
+        for greeting in ("Try it now", "Close", "Model training"):  # of a first visit
+            named = f"//*[text()='{greeting}' or @aria-label='{greeting}']"
+            browser.click(named, "xpath")
+        browser.open(pages[0].replace("/#/models", f"/#/models/{MODEL}/versions/3"))
+        browser.text("retrain_seconds")
+        save(browser, "version")
+        compared(browser, pages, MODEL)
+        for section in ("Parameters", "Schema"):
+            browser.click(f"//*[text()='{section}']", "xpath")
+        browser.true("!document.body.innerText.includes('weights_digest')")
+        save(browser, "compare")
+
+
+def of_jupyterlab(browser: Chromium, project: Path) -> None:
+    """The notebook of a removal, all of whose cells have run, at its first figure."""
+    path = project / "notebooks" / "remove.ipynb"
+    cells = len(nbformat.read(path, as_version=4).cells)
+    with tempfile.TemporaryDirectory() as private, jupyterlab(project, Path(private)) as address:
+        open_notebook(browser, address, path.name, cells)
+        assert not any(cell.faulty for cell in run_all(browser))
+        browser.run(f"{HEADING}.scrollIntoView()")
+        browser.true(f"Math.abs({HEADING}.getBoundingClientRect().top - 100) < 50")
+        time.sleep(2)  # seconds, until it is drawn
+        save(browser, "jupyterlab")
 
 
 def save(browser: Chromium, name: str) -> None:

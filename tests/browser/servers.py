@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.browser.chromium import wait_for
+from tests.browser.chromium import PATIENCE, wait_for
 from tests.registry.servers import free_port
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -77,4 +77,8 @@ def _process(
         yield process
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # JupyterLab waits for a kernel that does not start
+            process.kill()
+            process.wait()
