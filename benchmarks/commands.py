@@ -52,6 +52,9 @@ def removal_benchmark(
     requests: Annotated[
         str, typer.Option(help="Of cluster, ordered and random.")
     ] = "cluster,ordered,random",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of every training, in place of params.yaml's.")
+    ] = None,
 ) -> None:
     """Measure every removal method on the same requests, one CSV row a run.
 
@@ -60,6 +63,9 @@ def removal_benchmark(
     """
     workspace = Workspace.find()
     settings = _settings(workspace)
+    if epochs is not None:
+        training = settings.training.model_copy(update={"epochs": epochs})
+        settings = settings.model_copy(update={"training": training})
     target = _target(workspace, output, "removal")
     try:
         shares = [float(share) for share in fractions.split(",")]

@@ -58,6 +58,7 @@ RESULTS = Path("docs") / "results"
 SECONDS = "table3_debugging_seconds"  # of the paper
 REMOVALS = "removal.csv"
 AS_IN_PAPER = "removal_as_in_paper.csv"
+SHORTER = "removal_15_epochs.csv"  # of Radial, trained for fewer epochs
 RUNTIME = "debugging_runtime.csv"
 STEPS = "step_size.csv"
 DATASETS = {

@@ -15,7 +15,7 @@ from benchmarks.paper_cells import PUMA
 from benchmarks.tables import NOTHING
 from puma.errors import DataError
 
-DEMONSTRATIONS = ("dessert",)
+DEMONSTRATIONS = ("dessert", "two_moons", "projection")
 SHADES = {HOLDS: "#d5efd0", PATTERN: "#fdf3c0", DIFFERS: "#f9d5c4", INCOMPARABLE: "#ececec"}
 PAPER, OURS, FORGOT = "paper", "ours", "removed : unseen, gap"
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from benchmarks import __main__ as cli
 from benchmarks.paper import PAGE, VERDICTS_CSV, page
-from benchmarks.paper_cells import AS_IN_PAPER, REFERENCE, RESULTS, compared
+from benchmarks.paper_cells import AS_IN_PAPER, REFERENCE, RESULTS, SHORTER, compared
 from benchmarks.paper_explanations import Evidence
 from puma.errors import DataError
 
@@ -141,6 +141,26 @@ def test_the_page_has_a_line_for_every_cell_that_is_far(cells: pd.DataFrame) -> 
     assert len(cells[cells["verdict"].isin(["differs", "pattern holds"])]) == len(far)
 
 
+def test_fewer_epochs_explain_radial_where_they_hold(cells: pd.DataFrame) -> None:
+    """By the means and deviations of the rows themselves."""
+    rows = pd.read_csv(ROOT / RESULTS / SHORTER)
+    text = (ROOT / PAGE).read_text()
+    (sentence,) = (line for line in text.splitlines() if "With 15 in place of 50" in line)
+    section = text.split(sentence)[1].split("\n\n")[1]
+    radial = cells[(cells["table"] == 1) & (cells["dataset"] == "Radial")]
+    far = radial[(radial["deviations_apart"] > 2) & (radial["run"] == "retrain")]
+    assert list(far["column"]) == ["removed60", "removed80"] * 2
+    for _, cell in far.iterrows():
+        share = int(cell["column"].removeprefix("removed")) / 100
+        mine = (rows["scenario"] == cell["scenario"]) & (rows["method"] == "retrain")
+        values = 100 * rows[mine & (rows["fraction"] == share)]["accuracy"]
+        mean, std = values.mean(), values.std()
+        assert abs(mean - cell["paper_mean"]) <= 2 * np.hypot(std, cell["paper_std"])
+        assert f"{mean:.1f} ± {std:.1f}" in sentence
+        line = f"| {cell['scenario']} | Radial | {cell['column']} | Retrain Model |"
+        assert section.count(line) == 1
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the files that are compared."""
@@ -187,7 +207,7 @@ def test_another_folder_has_verdicts_of_its_own(
     """As the profile quick: two seeds, and nothing but its folder is written."""
     folder = Path("paper") / "results" / "quick"
     shutil.copytree(project / RESULTS, project / folder)
-    for name in ("removal.csv", AS_IN_PAPER, "step_size.csv"):
+    for name in ("removal.csv", AS_IN_PAPER, SHORTER, "step_size.csv"):
         rows = pd.read_csv(project / folder / name)
         rows[rows["seed"] < 2].to_csv(project / folder / name, index=False)
     (project / "params.yaml").touch()
