@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from pathlib import Path
 
 import pandas as pd
+import PIL.Image
+from IPython.display import Image
 from pandas.io.formats.style import Styler
 
 from benchmarks.agreement import DIFFERS, HOLDS, INCOMPARABLE, PATTERN
@@ -15,8 +18,9 @@ from benchmarks.paper_cells import PUMA
 from benchmarks.tables import NOTHING
 from puma.errors import DataError
 
-DEMONSTRATIONS = ("dessert", "two_moons", "projection")
+DEMONSTRATIONS = ("dessert", "two_moons", "digits", "projection", "reliability")
 SHADES = {HOLDS: "#d5efd0", PATTERN: "#fdf3c0", DIFFERS: "#f9d5c4", INCOMPARABLE: "#ececec"}
+COLOURS = 128  # of a picture
 PAPER, OURS, FORGOT = "paper", "ours", "removed : unseen, gap"
 
 
@@ -99,3 +103,11 @@ def pictures(folder: Path, demonstration: str) -> list[Path]:
             "which the stage demonstrations of paper/dvc.yaml does"
         )
     return found
+
+
+def picture(path: Path, alt: str) -> Image:
+    """A PNG for the report, in :data:`COLOURS` colours: it looks the same, and is far smaller."""
+    buffer = io.BytesIO()
+    with PIL.Image.open(path) as found:
+        found.convert("RGB").quantize(COLOURS).save(buffer, "PNG", optimize=True)
+    return Image(buffer.getvalue(), format="png", alt=alt)

@@ -102,6 +102,7 @@ def test_notebooks_are_there_and_take_these_parameters(stages: dict[str, Any]) -
             assert target.parent in {Path(given.get("demonstrations", target.parent))}
             run.add(source)
     assert {path.stem for path in run} == {*DEMONSTRATIONS, "report"}
+    assert run == {path.relative_to(ROOT) for path in (ROOT / "notebooks/paper").glob("*.ipynb")}
 
 
 def test_what_a_stage_needs_is_made_by_another_or_lies_in_the_project(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 import papermill
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from papermill.exceptions import PapermillExecutionError
 
 from benchmarks.paper_cells import compared
-from benchmarks.paper_report import DEMONSTRATIONS, SHADES, beside, pictures
+from benchmarks.paper_report import DEMONSTRATIONS, SHADES, beside, picture, pictures
 from puma.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +79,16 @@ def test_a_demonstration_without_a_picture_is_an_error(tmp_path: Path) -> None:
     for name in ("b.png", "a.png"):
         (tmp_path / "dessert" / name).touch()
     assert [path.name for path in pictures(tmp_path, "dessert")] == ["a.png", "b.png"]
+
+
+def test_a_picture_is_smaller_and_looks_the_same(tmp_path: Path) -> None:
+    path = ROOT / "docs" / "results" / "debugging.png"
+    small = picture(path, "curves").data
+    assert len(small) < 0.6 * path.stat().st_size
+    (tmp_path / "small.png").write_bytes(small)
+    before, after = (imread(each)[..., :3] for each in (path, tmp_path / "small.png"))
+    assert before.shape == after.shape
+    assert np.abs(before - after).mean() < 0.01
 
 
 def execute(folder: Path) -> nbformat.NotebookNode:
