@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import PIL.Image
 from IPython.display import Image
@@ -89,6 +90,18 @@ def legend() -> str:
         f'<span style="background: {shade}; padding: 0 0.5em">{verdict}</span>'
         for verdict, shade in SHADES.items()
     )
+
+
+def question(notebook: Path) -> str:
+    """Title and question of a notebook as Markdown: the first two paragraphs of its first cell.
+
+    Raises DataError where there is no notebook.
+    """
+    try:
+        first = nbformat.read(notebook, as_version=4).cells[0].source
+    except OSError as error:
+        raise DataError(f"{notebook}: cannot be read ({error.strerror}); check it out") from error
+    return "\n\n".join(first.split("\n\n")[:2]).replace("# ", "### ", 1)
 
 
 def pictures(folder: Path, demonstration: str) -> list[Path]:

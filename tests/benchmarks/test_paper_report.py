@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from papermill.exceptions import PapermillExecutionError
 
 from benchmarks.paper_cells import compared
-from benchmarks.paper_report import DEMONSTRATIONS, SHADES, beside, picture, pictures
+from benchmarks.paper_report import DEMONSTRATIONS, SHADES, beside, picture, pictures, question
 from puma.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +79,15 @@ def test_a_demonstration_without_a_picture_is_an_error(tmp_path: Path) -> None:
     for name in ("b.png", "a.png"):
         (tmp_path / "dessert" / name).touch()
     assert [path.name for path in pictures(tmp_path, "dessert")] == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize("name", DEMONSTRATIONS)
+def test_a_demonstration_is_headed_by_its_question(name: str) -> None:
+    title, asked = question(ROOT / "notebooks" / "paper" / f"{name}.ipynb").split("\n\n")
+    assert title.startswith("### ")
+    assert asked.startswith("**Question: ")
+    with pytest.raises(DataError, match="cannot be read"):
+        question(ROOT / "notebooks" / "paper" / "nothing.ipynb")
 
 
 def test_a_picture_is_smaller_and_looks_the_same(tmp_path: Path) -> None:
