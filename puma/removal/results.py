@@ -168,7 +168,10 @@ class Removal:
         }
         if "dose" in self.parameters:
             lines["dose"] = short_number(float(self.parameters["dose"]))
-        lines |= {name: short_number(value) for name, value in self.diagnostics.items()}
+        lines |= {
+            name: f"{value:.0f}" if float(value).is_integer() else short_number(value)
+            for name, value in self.diagnostics.items()
+        }
         return html_table(f"{self.method}: {self._what}", lines.items())
 
 

@@ -126,7 +126,7 @@ def test_a_removal_shows_itself_without_saying_whose_rows_it_removed(dataset, mo
     html = found._repr_html_()
     lines = dict(cells(html))
     assert "puma: 2 rows of 2 people removed from &#x27;blobs&#x27;" in html
-    assert lines["seconds"] == "0.125"
+    assert (lines["seconds"], lines["steps"]) == ("0.125", "1")
     assert float(lines["drift (nats)"]) == pytest.approx(found.criterion_drift, rel=0.05)
     assert lines["budget (nats)"] == "0.25"
     assert lines["drift of <age> (budget 0.5)"] == "0.250"
