@@ -68,6 +68,7 @@ FIRST = (
     "gap_to_retrain",
     "attack_quality",
 )
+AGAIN = "again"
 OTHER_SEED = 10_000  # added for the models of a second audit by retraining
 OF_PUMA = ("level_distance", "level_missed", "level_error")  # its diagnostics, as on its versions
 
@@ -154,22 +155,23 @@ def _rows_of(
         for kind in sorted({original_of(method) for method in AUDITED})
     }
     originals[ORIGINAL] = replace(originals[ORIGINAL], pool=pool)
+    # The originals that are trained alike, and by which seeds their models are.
+    compared = {alike: (alike, settings) for alike in ("original", "sisa_original")}
+    if again:
+        compared[AGAIN] = ("original", others)
     rows = []
     with_rows = {}
     for case in requests:
         request = DeletionSet.of(_people(data, case, seed), data)
         evidence = {}
-        for alike in ("original", "sisa_original"):  # of the originals that are trained alike
-            if alike not in with_rows:
-                pair = train_references(data, request, alike, settings, progress=False)
-                with_rows[alike], without = pair
+        for models, (alike, chosen) in compared.items():
+            if models not in with_rows:  # these serve every request
+                with_rows[models], without = train_references(
+                    data, request, alike, chosen, progress=False
+                )
             else:
-                without = train_without(data, request, alike, settings, progress=False)
-            evidence[alike] = Evidence(shadow, lira, with_rows[alike], without)
-        if again:
-            repeated = Evidence(
-                shadow, lira, *train_references(data, request, "original", others, progress=False)
-            )
+                without = train_without(data, request, alike, chosen, progress=False)
+            evidence[models] = Evidence(shadow, lira, with_rows[models], without)
         known = {"dataset": name, "request": case, "seed": seed, "removed_rows": len(request)}
         found = []
         for method in AUDITED:
@@ -201,7 +203,9 @@ def _rows_of(
                 row["audit_seconds"] = time.perf_counter() - start
                 row["verdict_pool"] = report.verdict.name
                 if again:
-                    report = audit_removal(predictions, data, request, repeated, settings.audit)
+                    report = audit_removal(
+                        predictions, data, request, evidence[AGAIN], settings.audit
+                    )
                     row["verdict_again"] = report.verdict.name
             found.append(row)
         retrained = next(row["seconds"] for row in found if row["method"] == "retrain")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.calibration import CALIBRATION_COLUMNS, RELIABILITY_COLUMNS
-from benchmarks.label_errors_tables import read_rows
-from benchmarks.tables import NOTHING
+from benchmarks.tables import NOTHING, read_rows, spread
 
 # Column of the table: its heading, its factor, its decimals.
 SHOWN = {
@@ -45,7 +44,7 @@ def calibration_table(frame: pd.DataFrame, variant: str) -> tuple[list[str], lis
         before, after = (answered[f"test_soft_ece_{when}"] for when in ("before", "after"))
         better = f"{int((after < before).sum())}, {int((after <= before / 2).sum())}"
         cells = [
-            _spread(answered[f"{name}_after"] * factor, digits)
+            spread(answered[f"{name}_after"] * factor, digits)
             for name, (_, factor, digits) in SHOWN.items()
         ]
         count = "" if len(answered) == len(rows) else f" [{len(answered)}/{len(rows)}]"
@@ -54,16 +53,9 @@ def calibration_table(frame: pd.DataFrame, variant: str) -> tuple[list[str], lis
                 f"{repair}{count}",
                 *cells,
                 NOTHING if repair == "none" else f"{better} of {len(answered)}",
-                _spread(answered["dose"], 2),
-                _spread(answered["seconds"], 2),
+                spread(answered["dose"], 2),
+                spread(answered["seconds"], 2),
             ]
         )
     headings = [heading for heading, _, _ in SHOWN.values()]
     return ["repair", *headings, "better, halved", "dose", "seconds"], lines
-
-
-def _spread(values: pd.Series, digits: int) -> str:
-    if values.isna().all():  # none at all, or what has no such number
-        return NOTHING
-    text = f"{values.mean():.{digits}f}"
-    return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text

@@ -17,7 +17,7 @@ from benchmarks.calibration_tables import read_reliability
 from benchmarks.label_errors_tables import read_curves
 from benchmarks.paper_cells import REMOVALS, RESULTS, STEPS
 from benchmarks.step_size import ADVISED, ONE, PRINTED, UNSTEPPED, read_step_sizes
-from benchmarks.tables import read
+from benchmarks.tables import read, read_csv
 from puma import plots
 from puma.calibration import Reliability
 from puma.errors import DataError
@@ -168,12 +168,7 @@ def read_mnist(path: Path) -> pd.DataFrame:
 
     Raises DataError when the file is absent or is another.
     """
-    try:
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: no rows of python -m benchmarks mnist-removal ({error}); check the file out"
-        ) from error
+    frame = read_csv(path, "python -m benchmarks mnist-removal", remedy="check the file out")
     if missing := {"method", "scenario", "seconds"} - set(frame.columns):
         raise DataError(f"{path}: the columns {sorted(missing)} are missing; check the file out")
     return frame

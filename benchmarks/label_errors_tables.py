@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from benchmarks.label_errors import CURVE_COLUMNS, LABEL_ERROR_COLUMNS
 from benchmarks.label_errors_runtime import RUNTIME_COLUMNS
-from benchmarks.tables import NOTHING
-from puma.errors import DataError
-
-
-def read_rows(path: Path, columns: Sequence[str], command: str) -> pd.DataFrame:
-    """The rows of a CSV as ``python -m benchmarks command`` writes it, blank texts as "".
-
-    Raises DataError when it is absent or has other columns.
-    """
-    try:
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: no rows of python -m benchmarks {command} ({error}); run it"
-        ) from error
-    if list(frame.columns) != list(columns):
-        raise DataError(
-            f"{path}: expected the columns {list(columns)}; "
-            f"run python -m benchmarks {command} again"
-        )
-    texts = [name for name in ("criterion", "note") if name in columns]
-    return frame.astype(dict.fromkeys(texts, object)).fillna(dict.fromkeys(texts, ""))
+from benchmarks.tables import NOTHING, read_rows
 
 
 def read_label_errors(path: Path) -> pd.DataFrame:

@@ -102,10 +102,9 @@ def main() -> None:
                 for name, removal in removals.items()
             },
         }
+        before = loss_attack(predict(trained.predictor, retained))
         for name, (predictor, seconds, drift, sample_drift) in versions.items():
-            change = loss_attack(predict(trained.predictor, retained)) - loss_attack(
-                predict(predictor, retained)
-            )
+            change = before - loss_attack(predict(predictor, retained))
             rows.append(
                 {
                     "dataset": "mnist",

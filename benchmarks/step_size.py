@@ -15,9 +15,8 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from benchmarks.label_errors_tables import read_rows
 from benchmarks.removals import Row, Runs, Scenario, check, rows_of
-from benchmarks.tables import NOTHING
+from benchmarks.tables import read_rows, spread
 from puma.errors import SettingsError
 from puma.models.parallel import run_all
 from puma.removal.puma.method import ONE_STEP
@@ -124,15 +123,8 @@ def step_size_table(frame: pd.DataFrame, dataset: str) -> tuple[list[str], list[
                 str(method),
                 "" if math.isnan(budget) else f"{budget:g}",
                 "" if math.isnan(stepped) else f"{stepped:.2g}",
-                *(_spread(100 * found[name], 1) for name in ("accuracy", "removed_rate")),
-                _spread(found["drift"], 3),
+                *(spread(100 * found[name], 1) for name in ("accuracy", "removed_rate")),
+                spread(found["drift"], 3),
             ]
         )
     return ["method", "budget", "η", "accuracy %", "removed %", "drift (nats)"], lines
-
-
-def _spread(values: pd.Series, digits: int) -> str:
-    if values.isna().all():
-        return NOTHING
-    text = f"{values.mean():.{digits}f}"
-    return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text

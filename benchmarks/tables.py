@@ -27,15 +27,40 @@ SHORT = ("loss_auc", "loss_auc_gap_to_retrain", "removed_rate", "accuracy", "sec
 NOTHING = "–"
 
 
+def read_csv(
+    path: Path, source: str, *, remedy: str = "run it", texts: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The CSV that ``source`` wrote, ``texts`` being columns of text.
+
+    Raises DataError, which names ``source`` and the ``remedy``, when it cannot be read.
+    """
+    try:
+        return pd.read_csv(path, dtype=dict.fromkeys(texts, str))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no rows of {source} ({error}); {remedy}") from error
+
+
+def read_rows(path: Path, columns: Sequence[str], command: str) -> pd.DataFrame:
+    """The rows of a CSV as ``python -m benchmarks command`` writes it, blank texts as "".
+
+    Raises DataError when it is absent or has other columns.
+    """
+    frame = read_csv(path, f"python -m benchmarks {command}")
+    if list(frame.columns) != list(columns):
+        raise DataError(
+            f"{path}: expected the columns {list(columns)}; "
+            f"run python -m benchmarks {command} again"
+        )
+    texts = [name for name in ("criterion", "note") if name in columns]
+    return frame.astype(dict.fromkeys(texts, object)).fillna(dict.fromkeys(texts, ""))
+
+
 def read(path: Path) -> pd.DataFrame:
     """The rows of a CSV as ``python -m benchmarks removals`` writes it.
 
     Raises DataError when it is absent or has other columns.
     """
-    try:
-        frame = pd.read_csv(path, dtype={"note": str})
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no rows of a removal benchmark ({error}); run it") from error
+    frame = read_csv(path, "a removal benchmark", texts=("note",))
     if list(frame.columns) != list(COLUMNS):
         raise DataError(f"{path}: expected the columns {list(COLUMNS)}; run the benchmark again")
     return frame.fillna({"note": ""})
@@ -75,6 +100,14 @@ def cluster_table(
         for _, row in chosen.iterrows()
     ]
     return ["method", *(SHOWN[name] for name in shown)], lines
+
+
+def spread(values: pd.Series, digits: int) -> str:
+    """Mean ± standard deviation, with n − 1; the mean alone of one value."""
+    if values.isna().all():  # none at all, or what has no such number
+        return NOTHING
+    text = f"{values.mean():.{digits}f}"
+    return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text
 
 
 def _answered(notes: pd.Series) -> int:

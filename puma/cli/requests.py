@@ -279,7 +279,7 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
         "nothing left": f"{name} is without all of these people already; nothing was registered",
     }
     typer.echo(f"{outcome[done.outcome]}, in {done.seconds:.1f} s")
-    typer.echo(f"audit: {(done.version.verdict or 'none').replace('_', ' ')}")
+    typer.echo(f"audit: {in_words(done.version.verdict or 'none')}")
     if done.request_verdict is not None:
         verdict = in_words(done.request_verdict.partition(":")[0])
         typer.echo(f"of everybody removed so far; of those of its own request alone: {verdict}")
