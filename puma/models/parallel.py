@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import multiprocessing
 import os
 import pickle
 import signal
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
-from typing import Any, TypeVar
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar, cast
 
 import joblib
 import torch
 from joblib.parallel import get_active_backend
 
-from puma.errors import SettingsError
+from puma.errors import ModelError, SettingsError
 from puma.settings import EngineSettings
 
 T = TypeVar("T")
@@ -42,8 +43,8 @@ def run_all(
     fresh processes (a forked PyTorch can hang), so that ``function`` must be importable and the
     tasks picklable. Each has one thread in either case: the result does not depend on ``jobs``,
     and models this small would wait for their threads longer than they work. The first exception
-    is raised, and the tasks not yet begun are dropped. An interrupt, or closing this generator
-    early, ends the processes at once; they ignore an interrupt themselves.
+    is raised and the other tasks are dropped. An exception, an interrupt, or closing this
+    generator early ends the processes at once; they ignore an interrupt themselves.
 
     Within :func:`running_on` or ``joblib.parallel_config(backend=...)`` every task is sent there
     instead, whatever ``jobs``. Loky, joblib's default, does not serve for this machine: after an
@@ -51,6 +52,9 @@ def run_all(
 
     Yields:
         (place of the task, result), as each is done.
+
+    Raises:
+        ModelError: A process has ended in the middle of a task.
     """
     backend, _ = get_active_backend()
     if type(backend).__name__ != DEFAULT:
@@ -62,31 +66,8 @@ def run_all(
         for place, task in enumerate(tasks):
             yield place, _one_thread(function, task)
         return
-    context = multiprocessing.get_context("spawn")
-    with (
-        _resource_tracker_ended(),
-        ProcessPoolExecutor(
-            min(jobs, len(tasks)), mp_context=context, initializer=_belong_to_parent
-        ) as pool,
-    ):
-        others = set(multiprocessing.active_children())
-        try:
-            with _interrupts_blocked():  # the processes are started here, and inherit it
-                # As bytes: a tensor would be sent as an open file, by a socket whose path a long
-                # TMPDIR makes too long, and many of them as too many open files.
-                places = {
-                    pool.submit(_unpickled, pickle.dumps((function, task))): place
-                    for place, task in enumerate(tasks)
-                }
-            for future in as_completed(places):
-                yield places[future], pickle.loads(future.result())
-        except (KeyboardInterrupt, GeneratorExit):
-            for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
-            raise
-        finally:
-            # Waits, too: a process of the pool that outlives this one keeps it from ending.
-            pool.shutdown(cancel_futures=True)
+    with _resource_tracker_ended():
+        yield from _in_processes(function, tasks, min(jobs, len(tasks)))
 
 
 @contextmanager
@@ -155,6 +136,99 @@ def _sent(
                 results.close()
 
 
+def _in_processes(
+    function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], jobs: int
+) -> Generator[tuple[int, T], None, None]:
+    """Serve each process through a pipe of its own, without threads and locks.
+
+    The pools of the standard library have both. They wait for ever after an interrupt that comes
+    while this process holds one of the locks, or that ends a process while it writes a result.
+    """
+    waiting = enumerate(tasks)
+    pool: dict[Connection, BaseProcess] = {}
+    busy: dict[Connection, int] = {}
+    completed = False
+    try:
+        with _interrupts_wait(), _interrupts_blocked():  # the processes inherit the latter
+            for _ in range(jobs):
+                _start(pool)
+        for connection in pool:
+            busy[connection] = _send(connection, function, *next(waiting))
+        while busy:
+            for connection in cast(list[Connection], wait(busy)):
+                place = busy.pop(connection)
+                result = _received(connection, pool[connection])
+                if (following := next(waiting, None)) is not None:
+                    busy[connection] = _send(connection, function, *following)
+                yield place, result
+        completed = True
+    finally:
+        with _interrupts_wait():
+            for connection, process in pool.items():
+                connection.close()  # which ends a process that has nothing to do
+                if not completed:
+                    process.terminate()
+            for process in pool.values():
+                process.join()
+
+
+def _start(pool: dict[Connection, BaseProcess]) -> None:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there,), daemon=True)
+    process.start()
+    there.close()
+    pool[here] = process
+
+
+def _send(
+    connection: Connection, function: Callable[..., T], place: int, task: tuple[Any, ...]
+) -> int:
+    """Give a process a task and return the task's place.
+
+    As bytes: a tensor would be sent as an open file, by a socket whose path a long TMPDIR makes
+    too long, and many of them as too many open files.
+    """
+    with _interrupts_wait():
+        call = pickle.dumps((function, task))
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is read next
+        connection.send_bytes(call)
+    return place
+
+
+def _received(connection: Connection, process: BaseProcess) -> Any:
+    try:
+        answer = connection.recv_bytes()
+    except (EOFError, ConnectionResetError):
+        process.join()
+        raise ModelError(
+            f"a process that trained models ended with exit code {process.exitcode} in the middle "
+            "of its work (a negative code is the signal that ended it: -9 often means that the "
+            "memory was full); run it again, with fewer jobs if the memory was full"
+        ) from None
+    with _interrupts_wait():
+        done, result = pickle.loads(answer)
+    if not done:
+        raise result
+    return result
+
+
+def _serve(connection: Connection) -> None:
+    """Do the tasks that come through ``connection`` until its other end is closed."""
+    _belong_to_parent()
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            connection.send_bytes(_answer(connection.recv_bytes()))
+
+
+def _answer(call: bytes) -> bytes:
+    try:
+        return pickle.dumps((True, _called(call)))
+    except Exception as error:
+        error.add_note(f"In a process of its own:\n{''.join(traceback.format_exception(error))}")
+        return pickle.dumps((False, error))
+
+
 @contextmanager
 def _resource_tracker_ended() -> Iterator[None]:
     """End the helper process that ``multiprocessing`` starts, unless it ran before.
@@ -164,17 +238,37 @@ def _resource_tracker_ended() -> Iterator[None]:
     """
     tracker = resource_tracker._resource_tracker
     ran = tracker._fd is not None  # type: ignore[attr-defined]
+    tracker.ensure_running()  # now, as it lets interrupts through to what is started afterwards
     try:
         yield
     finally:
         if not ran:
-            gc.collect()  # of the pool's semaphores, each of which tells the tracker
             tracker._stop()  # type: ignore[attr-defined]
 
 
 @contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let an interrupt wait for the end of what must not be left in its middle.
+
+    Pickling is such a thing: PyTorch takes an interrupt there for an attribute that is missing.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # interrupts are not for Python, or not for this thread
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Let an interrupt wait; a process that is started meanwhile gets none, not even in imports."""
+    """Keep interrupts from the processes that are started meanwhile, even while they import."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -202,12 +296,12 @@ def _belong_to_parent() -> None:
 
 
 def _placed(place: int, call: bytes) -> tuple[int, bytes]:
-    return place, _unpickled(call)
+    return place, pickle.dumps(_called(call))
 
 
-def _unpickled(call: bytes) -> bytes:
+def _called(call: bytes) -> Any:
     function, task = pickle.loads(call)
-    return pickle.dumps(_one_thread(function, task))
+    return _one_thread(function, task)
 
 
 def _one_thread(function: Callable[..., T], task: tuple[Any, ...]) -> T:

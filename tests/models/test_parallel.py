@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from puma.errors import SettingsError
+from puma.errors import ModelError, SettingsError
 from puma.models.parallel import cores, run_all, running_on
 from puma.settings import EngineSettings
 from tests.command import pool_of
@@ -82,9 +83,56 @@ def test_results_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_an_exception_of_another_process_is_raised_and_the_rest_is_dropped(tmp_path: Path) -> None:
     tasks = [(tmp_path, number) for number in range(12)]
-    with pytest.raises(ValueError, match="task 0 fails"):
+    with pytest.raises(ValueError, match="task 0 fails") as error:
         list(run_all(marked, tasks, jobs=2))
+    assert "in marked\n" in error.value.__notes__[0]  # where it was raised, in that process
     assert len(list(tmp_path.iterdir())) < 8
+    assert all_ended()
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_an_error() -> None:
+    with pytest.raises(ModelError, match=r"ended with exit code -9 .* fewer jobs"):
+        list(run_all(killed, [(), ()], jobs=2))
+    assert all_ended()
+
+
+def large(number: int) -> bytes:
+    return bytes(20_000_000 + number)  # more than a pipe holds
+
+
+@pytest.mark.slow
+def test_processes_end_even_where_a_result_is_half_read() -> None:
+    done = run_all(large, [(number,) for number in range(9)], jobs=2)
+    place, result = next(done)
+    assert len(result) == 20_000_000 + place
+    time.sleep(1)  # the other process is writing its result
+    done.close()
+    assert all_ended()
+
+
+class Interrupting:
+    """Is interrupted while it is pickled, and loses that, as PyTorch does once in a hundred."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        return Interrupting, ()
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_task_is_pickled_is_not_lost() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(run_all(id, [(Interrupting(),), (Interrupting(),)], jobs=2))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert all_ended()
 
 
