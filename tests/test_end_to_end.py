@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,26 @@ def project(tmp_path_factory) -> Workspace:
 @pytest.fixture(scope="module")
 def registered(project) -> list[dict]:
     return versions(project)
+
+
+def test_the_demonstration_runs_its_datasets_at_the_same_time(tmp_path):
+    names = [DATASET, "german_credit"]
+    workspace = copy_project(tmp_path / "project", TINY | {"datasets": names})
+    shutil.copy(ROOT / "Makefile", workspace.root)
+    binaries = f"BIN={Path(sys.executable).parent}"
+    done = run(workspace, "make", "-o", "install", binaries, "demo")  # install: it is done
+    ran = Counter(re.findall(r"Running stage '(\w+)", done.stdout))
+    once = ["prepare", "request", "train", "shadow", "pool", "reference", "remove", "compare"]
+    # source looks again in the `dvc repro` at the end; the original and puma are audited
+    assert ran == dict.fromkeys(once, 2) | {"source": 4, "audit": 4, "register": 1}
+    spans = []
+    for name in names:
+        report = json.loads((workspace.root / f"reports/{name}-pool.ipynb").read_text())
+        spans.append([report["metadata"]["papermill"][f"{end}_time"] for end in ("start", "end")])
+    (one_started, one_ended), (other_started, other_ended) = spans
+    assert max(one_started, other_started) < min(one_ended, other_ended)
+    for name in names:
+        assert f"puma-{name}" in done.stdout  # the comparison
 
 
 def test_every_method_is_a_version_with_its_lineage(project, registered):
