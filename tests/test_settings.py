@@ -158,6 +158,7 @@ OUTSIDE: dict[str, tuple[Any, ...]] = {
     "puma.steps": (0,),
     "puma.reference_fraction": (0, 1.01),
     "puma.reference_epochs": (0, 1.01),
+    "puma.level_aim": (0,),
     "puma.level_tolerance": (0,),
     "puma.l1": (-1e-9,),
     "puma.l2": (-1e-9,),

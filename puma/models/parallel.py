@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 import warnings
@@ -27,6 +28,7 @@ from puma.settings import EngineSettings
 T = TypeVar("T")
 DEFAULT = "LokyBackend"  # joblib's, where nobody chose another one
 ANSWER_WITHIN = 10  # seconds
+ENDS_WITHIN = 5  # seconds, when a process is told to; then it is killed
 
 
 def cores() -> int:
@@ -169,6 +171,8 @@ def _in_processes(
                 if not completed:
                     process.terminate()
             for process in pool.values():
+                process.join(None if completed else ENDS_WITHIN)
+                process.kill()  # if it has not ended
                 process.join()
 
 
@@ -283,9 +287,11 @@ def _belong_to_parent() -> None:
     """Leave interrupts to the parent of this process of a pool, and end when that is killed.
 
     Else an interrupt prints a traceback for each process, and one without a parent would wait for
-    tasks for ever.
+    tasks for ever. A process that is told to end gives back what it holds, such as the semaphore
+    of a progress bar, of which a helper process of Python would tell otherwise.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def end() -> None:
         if (parent := multiprocessing.parent_process()) is not None:

@@ -6,7 +6,6 @@ docs/method.md has the derivation and what was measured.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,16 +20,16 @@ from puma.project.files import PRIVATE, write_bytes
 from puma.references.kernel_ridge import LeaveOutRidge
 from puma.references.partitions import PARTS
 from puma.references.population import Array, Mask, Population, stored_arrays
+from puma.references.regression import Regression, weighted_mean
 
 ANCHOR = 8.0  # the models of everybody count as so many of those that leave a row out
-SHRINKAGE = 1e-3  # of the regression on two surrogates, relative
 SMALL_SHARE = 0.02  # of the training rows: for fewer the kernel alone is as good or better
-SHORT_GAIN = 0.1  # of the held-out error: by less, short trainings are not worth their price
+LARGE_SHARE = 0.1  # of the training rows: for more, short trainings are worth any gain
+SHORT_GAIN = 0.1  # of the held-out error: by less they are not worth their price for fewer rows
 PARTS_STORED = ("margins", "correct", "member")  # of a population
 
 Half = Literal["removal", "audit"]
 Rows = NDArray[np.int64]
-Fitted = Callable[[list[Array]], Array]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,9 +59,9 @@ class Pool:
     either. Surrogates say how: ridge regression with the kernel of the margins, refitted without
     these rows; and for more than :data:`SMALL_SHARE` of the rows a short training without them,
     where this predicts the pool's own models better. Data with too many rows for the kernel have
-    the short training alone.
-    The margin is regressed on them with a level of each row's own and common slopes, over the
-    models that left the row out, and, :data:`ANCHOR` times, the mean of the models of everybody.
+    the short training alone. The margin is regressed on them
+    (:class:`puma.references.regression.Regression`), over the models that left the row out, and,
+    :data:`ANCHOR` times, the mean of the models of everybody.
 
     One half of the partitions steers removals, and the other is for audits, so that no verdict
     rests on the numbers that steered.
@@ -122,7 +121,10 @@ class Pool:
 
     def needs_short(self, rows: Rows) -> bool:
         """Whether a request of these training rows takes short trainings."""
-        return self.ridge is None or (len(rows) > SMALL_SHARE * self.n_train and self.short_helps)
+        share = len(rows) / self.n_train
+        if self.ridge is None or share <= SMALL_SHARE:
+            return self.ridge is None
+        return self.short_gain > (0 if share > LARGE_SHARE else SHORT_GAIN)
 
     def predict(self, rows: Rows, *, half: Half | None = None) -> Prediction:
         """Predict the margins of models retrained without the (m,) training ``rows``.
@@ -145,14 +147,14 @@ class Pool:
                 )
             at.append(self.short_margins[rows.tobytes()])
         models = self._models(half)
-        fitted, within = self._regress(models, surrogates)
-        margins = fitted(at)
-        deviations, error = self._deviations(models, surrogates, within, rows)
+        regression = self._regression(models, surrogates)
+        margins = regression.predict(at)
+        deviations, error = self._deviations(models, surrogates, regression, rows)
         seen = np.zeros(margins.shape, dtype=bool)
         seen[: self.n_train] = True
         seen[rows] = False
         member = self.left_out.member[models]
-        of_members = _mean(self.left_out.margins[models], member.astype(float))
+        of_members = weighted_mean(self.left_out.margins[models], member.astype(float))
         margins = np.where(seen, of_members, margins)
         draws = margins + deviations
         return Prediction(margins, draws, draws > self._threshold, error)
@@ -163,7 +165,8 @@ class Pool:
         Returns:
             Two (pairs,) arrays of margins, in logits: predicted, and of the models themselves.
         """
-        out, surrogates = self._trained_out, self._surrogates(short=self.short_helps)
+        short = self.ridge is None or self.short_gain > SHORT_GAIN
+        out, surrogates = self._trained_out, self._surrogates(short=short)
         return self._held_out(self._models(None), surrogates)[out], self.left_out.margins[out]
 
     def save(self, path: Path) -> None:
@@ -220,19 +223,17 @@ class Pool:
             )
 
     @cached_property
-    def short_helps(self) -> bool:
-        """Whether short trainings beside the kernel lower the error of held-out predictions.
+    def short_gain(self) -> float:
+        """Which share of the held-out error short trainings beside the kernel take away.
 
-        By :data:`SHORT_GAIN` of it at least, over all partitions.
+        Of the root mean square over all partitions; negative where they do harm.
         """
-        if self.ridge is None:
-            return True
         every, out = self._models(None), self._trained_out
         without, with_short = (
             np.square((self._held_out(every, surrogates) - self.left_out.margins)[out]).mean()
             for surrogates in (self._surrogates(short=False), self._surrogates(short=True))
         )
-        return bool(with_short <= (1 - SHORT_GAIN) ** 2 * without)
+        return 1 - float(np.sqrt(with_short / without)) if without > 0 else 0.0
 
     def _surrogates(self, *, short: bool) -> list[Array]:
         """(k + 1, N) each: of the kernel, where there is one, and of the short trainings."""
@@ -283,48 +284,17 @@ class Pool:
             return np.arange(len(partition))
         return np.flatnonzero((partition + partition // 4) % 2 == (half == "audit"))
 
-    def _regress(self, models: Rows, surrogates: list[Array]) -> tuple[Fitted, Array]:
-        """Fit the regression over ``models``.
-
-        Args:
-            models: The places of those that take part.
-            surrogates: (k + 1, N) each: of every model, and of everybody.
-
-        Returns:
-            The fit, from (..., N) values of each surrogate to (..., N) margins; and (k', N) the
-            residuals of the fitted models, NaN where they saw the row.
-        """
+    def _regression(self, models: Rows, surrogates: list[Array]) -> Regression:
+        """Fit it over ``models``, and everybody's mean, with (k + 1, N) of each surrogate."""
         everybody = self.everybody.margins.mean(0)
-        margins = np.vstack([self.left_out.margins[models], everybody])
         lines = np.append(models, len(self.left_out))
-        known = [features[lines] for features in surrogates]
         weight = np.vstack([~self.left_out.member[models], np.full(len(everybody), ANCHOR)])
-        weight = weight.astype(float)
-        level, levels = _mean(margins, weight), [_mean(each, weight) for each in known]
-        trained = slice(0, self.n_train)
-        root = np.sqrt(weight)[:, trained]
-        target = ((margins - level)[:, trained] * root).ravel()
-        columns = np.stack(
-            [
-                ((each - mean)[:, trained] * root).ravel()
-                for each, mean in zip(known, levels, strict=True)
-            ],
-            1,
+        return Regression(
+            np.vstack([self.left_out.margins[models], everybody]),
+            weight.astype(float),
+            [each[lines] for each in surrogates],
+            trained=self.n_train,
         )
-        scale = np.sqrt(np.square(columns).sum(0))
-        scale[scale == 0] = 1.0
-        columns = columns / scale
-        gram = columns.T @ columns + SHRINKAGE * np.eye(len(scale))
-        slopes = np.linalg.solve(gram, columns.T @ target) / scale
-
-        def fitted(values: list[Array]) -> Array:
-            found = level
-            for slope, value, mean in zip(slopes, values, levels, strict=True):
-                found = found + slope * (value - mean)
-            return np.asarray(found)
-
-        own = fitted([each[:-1] for each in known])
-        return fitted, np.where(weight[:-1] > 0, margins[:-1] - own, np.nan)
 
     def _held_out(self, models: Rows, surrogates: list[Array]) -> Array:
         """(k', N) what the models of the other partitions predict for each of the models."""
@@ -332,12 +302,14 @@ class Pool:
         partitions = models // PARTS
         for partition in np.unique(partitions):
             held = partitions == partition
-            fitted, _ = self._regress(models[~held], surrogates)
-            found[held] = fitted([features[models[held]] for features in surrogates])
+            regression = self._regression(models[~held], surrogates)
+            found[held] = [
+                regression.predict([each[model] for each in surrogates]) for model in models[held]
+            ]
         return found
 
     def _deviations(
-        self, models: Rows, surrogates: list[Array], within: Array, rows: Rows
+        self, models: Rows, surrogates: list[Array], regression: Regression, rows: Rows
     ) -> tuple[Array, float]:
         """(k', N) deviations of models from what the others predict for them, and the error.
 
@@ -348,13 +320,11 @@ class Pool:
         out = ~self.left_out.member[models]
         own = self.left_out.margins[models]
         found = own - self._held_out(models, surrogates)
-        of_members = own - _mean(own, (~out).astype(float))
+        of_members = own - weighted_mean(own, (~out).astype(float))
         trained = slice(0, self.n_train)
         total = np.square(found[:, trained])[out[:, trained]].mean()
-        # Every row's level is fitted to as many models as leave it out, and the anchor.
-        counts = out.sum(0)[trained] + ANCHOR
-        freedom = float((1 - 1 / counts).mean())
-        chance = np.nanmean(np.square(within[:, trained])) / freedom
+        residuals, shown = (each[:-1, trained][out[:, trained]] for each in regression.residuals())
+        chance = np.square(residuals).sum() / shown.sum()
         error = float(np.sqrt(max(0.0, total - chance)))
         wide = np.sqrt(np.square(found[:, rows])[out[:, rows]].mean()) if len(rows) else 0.0
         narrow = np.sqrt(np.square(of_members[:, rows])[~out[:, rows]].mean()) if len(rows) else 1.0
@@ -362,10 +332,3 @@ class Pool:
         requested = np.zeros(out.shape[1], dtype=bool)
         requested[rows] = True
         return np.where(out, found, np.where(requested, scaled, of_members)), error
-
-
-def _mean(values: Array, weight: Array) -> Array:
-    """(N,) weighted means over the lines of (k, N); 0 where all weights are 0."""
-    total = weight.sum(0)
-    found: Array = (values * weight).sum(0) / np.where(total > 0, total, 1.0)
-    return found

@@ -199,7 +199,8 @@ def test_no_helper_process_outlives_the_pool(tmp_path: Path) -> None:
 
 def asleep(folder: Path, number: int) -> None:
     (folder / str(number)).write_text(str(os.getpid()))
-    time.sleep(120)
+    with multiprocessing.get_context("spawn").RLock():  # as a progress bar has one
+        time.sleep(120)
 
 
 def working(folder: Path) -> None:

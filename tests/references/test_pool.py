@@ -1,6 +1,7 @@
 """What the pool predicts, on planted numbers and against models that it trained."""
 
 import copy
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from puma.models import build_model
 from puma.models.predictions import margins_of
 from puma.models.training import train
 from puma.references import LeaveOutRidge, Pool, Population
-from puma.references.pool import ANCHOR
+from puma.references.pool import ANCHOR, SHORT_GAIN
 from puma.references.short_training import short_margins, starts_of, train_short
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, ModelSettings, PoolSettings, Settings, TrainingSettings
@@ -93,8 +94,10 @@ def test_a_large_request_without_its_short_training_is_refused():
 def test_short_trainings_are_used_where_they_predict_better(short_slope: float, helps: bool):
     """With noise of one logit, a fifth of one explains 2 % of the error, and one explains half."""
     pool, _ = planted(noise=1.0, short_slope=short_slope)
-    assert pool.short_helps is helps
-    assert pool.needs_short(np.arange(20)) is helps
+    assert (pool.short_gain > SHORT_GAIN) is helps
+    assert pool.needs_short(np.arange(2)) is helps  # 4 % of the rows
+    assert not pool.needs_short(np.arange(0))
+    assert pool.needs_short(np.arange(20)) is (pool.short_gain > 0)
 
 
 def test_both_surrogates_are_found():
@@ -149,8 +152,11 @@ def kernelless(data: Dataset) -> Pool:
 
 
 def test_without_a_kernel_short_trainings_alone_predict(
-    data: Dataset, kernelless: Pool, tmp_path: Path
+    data: Dataset, kernelless: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    # Every model is near, and no row has a slope of its own: the plain regression.
+    monkeypatch.setattr("puma.references.regression.NEAR", math.inf)
+    monkeypatch.setattr("puma.references.regression.OWN_SLOPE", 1e12)
     assert kernelless.ridge is None
     rows = np.array([4, 9], dtype=np.int64)
     with pytest.raises(AuditError, match="takes short trainings"):

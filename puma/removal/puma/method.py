@@ -86,8 +86,9 @@ class PUMA(PumaSettings, RemovalMethod):
         reference_models: "pool", or how many models the target margins are estimated with.
         reference_fraction: Share of the retained rows that each is trained on.
         reference_epochs: Share of the training's epochs that each is trained for.
-        level_tolerance: How near to the targets is near enough, as a mean distance of margins in
-            logits; reference models differ from each other by more than 1.
+        level_aim: Where the steps end: a mean distance of margins from their targets, in logits.
+        level_tolerance: A mean distance that is near enough, in logits; reference models differ
+            from each other by more than 1. The steps end there where it is less than level_aim.
         solver: A short name of :data:`puma.influence.SOLVERS`; with reference models dual, cg,
             dense, or woodbury, which is then a preconditioner. Conjugate gradients solve in place
             of dual where the rows are too many (:class:`puma.influence.Dual`); the diagnostic

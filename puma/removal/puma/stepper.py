@@ -115,10 +115,11 @@ class Stepper(ABC):
         """Return whether the weights are still the original's, to the last bit."""
         return torch.equal(self.flat.vector, self._origin)
 
-    def go_to(self, vector: Tensor) -> None:
-        """Take the model to other parameters (p,)."""
+    def go_to(self, vector: Tensor, *, near: bool = False) -> None:
+        """Take the model to other parameters (p,); ``near`` keeps the curvature of those before."""
         self.flat = self.flat.at(agreed(vector))
-        self._curvature = None
+        if not near:
+            self._curvature = None
 
     def drifts(self, vector: Tensor) -> tuple[float, ...]:
         """Measure each promised criterion at ``vector``, minus that of the original."""
@@ -200,7 +201,7 @@ class Stepper(ABC):
             return drifts[0] < start and not self.broken(drifts)
 
         share = largest_step_size(allowed, limit=1.0, precision=0.1).value
-        self.go_to(vector - share * solved.value)
+        self.go_to(vector - share * solved.value, near=True)
         return start - retained.drift(self.flat, self.flat.vector)
 
     def _solver(self) -> Solver:

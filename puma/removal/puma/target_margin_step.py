@@ -160,9 +160,10 @@ class TargetMarginStepper(Stepper):
         before, self._distance = self._distance, reached
         if reached <= self.settings.level_tolerance:
             self.bound_by = ()
+        aim = min(self.settings.level_aim, self.settings.level_tolerance)
         self.finished = (
             best is stay
-            or self._distance <= self.settings.level_tolerance
+            or self._distance <= aim
             or (best.share == 1 and self._distance > (1 - LEAST_GAIN) * before)
         )
         return numbers | {"distance": self._distance}
