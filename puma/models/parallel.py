@@ -195,7 +195,7 @@ def _send(
     """
     with _interrupts_wait():
         call = pickle.dumps((function, task))
-    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is read next
+    with suppress(ConnectionError):  # it has ended, which is read next
         connection.send_bytes(call)
     return place
 
@@ -203,7 +203,7 @@ def _send(
 def _received(connection: Connection, process: BaseProcess) -> Any:
     try:
         answer = connection.recv_bytes()
-    except (EOFError, ConnectionResetError):
+    except (EOFError, ConnectionError):
         process.join()
         raise ModelError(
             f"a process that trained models ended with exit code {process.exitcode} in the middle "
@@ -220,7 +220,7 @@ def _received(connection: Connection, process: BaseProcess) -> Any:
 def _serve(connection: Connection) -> None:
     """Do the tasks that come through ``connection`` until its other end is closed."""
     _belong_to_parent()
-    with suppress(EOFError, ConnectionResetError):
+    with suppress(EOFError, ConnectionError):
         while True:
             connection.send_bytes(_answer(connection.recv_bytes()))
 
