@@ -395,7 +395,7 @@ class PumaSettings(Strict):
     reference_models: PoolOrCount = "pool"
     reference_fraction: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
     reference_epochs: Annotated[float, Number, Field(gt=0, le=1)] = 0.5
-    level_aim: Positive = 0.1
+    level_aim: Positive = 0.2
     level_tolerance: Positive = 0.5
     l1: NonNegative = 0.0
     l2: NonNegative = 1e-6

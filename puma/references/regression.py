@@ -51,9 +51,9 @@ class Regression:
     def predict(self, values: Sequence[Array]) -> Array:
         """(N,) margins of a model of which the surrogates say ``values``, (N,) each."""
         asked = np.tensordot(self._slopes, np.stack(values), axes=1)
-        near = self._near(asked)
-        away: Array = asked - weighted_mean(self._told, near)
-        return weighted_mean(self.margins, near) + self._factor * away
+        level, away, _ = self._seen_from(asked)
+        fitted: Array = level + self._factor * away
+        return fitted
 
     def residuals(self) -> tuple[Array, Array]:
         """What the models' margins are above their fit, and how much of a deviation that shows.
@@ -65,19 +65,23 @@ class Regression:
         """
         found, shown = np.empty_like(self.margins), np.empty_like(self.margins)
         for line, asked in enumerate(self._told):
-            near = self._near(asked)
-            away = asked - weighted_mean(self._told, near)
-            fitted = weighted_mean(self.margins, near) + self._factor * away
-            found[line] = self.margins[line] - fitted
+            level, away, share = self._seen_from(asked)
+            found[line] = self.margins[line] - (level + self._factor * away)
             own_slope = self.weight[line] * self._spread[line] * away / self._size
-            shown[line] = 1 - near[line] / near.sum(0) - own_slope
+            shown[line] = 1 - share[line] - own_slope
         return found, shown
 
-    def _near(self, asked: Array) -> Array:
-        """(k, N) what each model counts for where the surrogates say ``asked``, (N,)."""
-        closeness = np.exp(-np.square((self._told - asked) / NEAR) / 2)
-        weights: Array = self.weight * (closeness + FAR)
-        return weights
+    def _seen_from(self, asked: Array) -> tuple[Array, Array, Array]:
+        """The mean over the models near to one of which the surrogates say ``asked``, (N,).
+
+        Returns:
+            (N,) mean margins; (N,) what ``asked`` is above the mean of what they say; and (k, N)
+            the share of each model in these means.
+        """
+        share = self.weight * (np.exp(np.square((self._told - asked) / NEAR) / -2) + FAR)
+        share /= share.sum(0)
+        level, told = (np.einsum("kn,kn->n", share, each) for each in (self.margins, self._told))
+        return level, asked - told, share
 
     def _common_slopes(
         self, deviations: Array, surrogates: Sequence[Array], trained: int
