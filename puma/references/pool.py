@@ -121,10 +121,12 @@ class Pool:
 
     def needs_short(self, rows: Rows) -> bool:
         """Whether a request of these training rows takes short trainings."""
+        if self.ridge is None:
+            return True
         share = len(rows) / self.n_train
-        if self.ridge is None or share <= SMALL_SHARE:
-            return self.ridge is None
-        return self.short_gain > (0 if share > LARGE_SHARE else SHORT_GAIN)
+        if share > LARGE_SHARE:
+            return self.short_gain > 0
+        return share > SMALL_SHARE and self.short_helps
 
     def predict(self, rows: Rows, *, half: Half | None = None) -> Prediction:
         """Predict the margins of models retrained without the (m,) training ``rows``.
@@ -165,8 +167,7 @@ class Pool:
         Returns:
             Two (pairs,) arrays of margins, in logits: predicted, and of the models themselves.
         """
-        short = self.ridge is None or self.short_gain > SHORT_GAIN
-        out, surrogates = self._trained_out, self._surrogates(short=short)
+        out, surrogates = self._trained_out, self._surrogates(short=self.short_helps)
         return self._held_out(self._models(None), surrogates)[out], self.left_out.margins[out]
 
     def save(self, path: Path) -> None:
@@ -221,6 +222,11 @@ class Pool:
                 stored["starts"],
                 str(stored["data_digest"]),
             )
+
+    @property
+    def short_helps(self) -> bool:
+        """Whether short trainings are worth their price, but for the largest requests."""
+        return self.ridge is None or self.short_gain > SHORT_GAIN
 
     @cached_property
     def short_gain(self) -> float:

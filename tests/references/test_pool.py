@@ -15,7 +15,7 @@ from puma.models import build_model
 from puma.models.predictions import margins_of
 from puma.models.training import train
 from puma.references import LeaveOutRidge, Pool, Population
-from puma.references.pool import ANCHOR, SHORT_GAIN
+from puma.references.pool import ANCHOR
 from puma.references.short_training import short_margins, starts_of, train_short
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, ModelSettings, PoolSettings, Settings, TrainingSettings
@@ -90,14 +90,19 @@ def test_a_large_request_without_its_short_training_is_refused():
         pool.predict(np.arange(20))
 
 
-@pytest.mark.parametrize(("short_slope", "helps"), [(0.0, False), (0.2, False), (1.0, True)])
-def test_short_trainings_are_used_where_they_predict_better(short_slope: float, helps: bool):
+@pytest.mark.parametrize(
+    ("short_slope", "helps", "helps_at_all"),
+    [(0.0, False, False), (0.2, False, True), (1.0, True, True)],
+)
+def test_short_trainings_are_used_where_they_predict_better(
+    short_slope: float, helps: bool, helps_at_all: bool
+):
     """With noise of one logit, a fifth of one explains 2 % of the error, and one explains half."""
     pool, _ = planted(noise=1.0, short_slope=short_slope)
-    assert (pool.short_gain > SHORT_GAIN) is helps
+    assert pool.short_helps is helps
     assert pool.needs_short(np.arange(2)) is helps  # 4 % of the rows
     assert not pool.needs_short(np.arange(0))
-    assert pool.needs_short(np.arange(20)) is (pool.short_gain > 0)
+    assert pool.needs_short(np.arange(20)) is helps_at_all
 
 
 def test_both_surrogates_are_found():
