@@ -1,6 +1,6 @@
 """Files params.yaml: every setting with values inside and outside its range, and odd YAML.
 
-The values are made from the fields of puma/settings.py, so that a new setting is tried too.
+The values are made from the fields of puma.settings.Settings, so that a new setting is tried too.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ BAD_YAML: dict[str, str | bytes] = {
     "a condition as a number": "puma: {preserve: [{criterion: soft_ece, budget: 1, where: 3}]}",
     "two budgets of the retained loss": "puma: {preserve: [{criterion: retained_loss, budget: 3}]}",
 }
-# What the table of methods has to refuse: puma/settings.py, a room below, does not know it.
+# What the table of methods has to refuse: puma.settings, a room below, does not know it.
 UNKNOWN_METHODS = ("magic", "PUMA", "", "../puma")
 PLACES = ("absent", "a folder", "a link to nowhere")
 

@@ -27,6 +27,14 @@ def test_heavy_packages_are_imported_where_they_are_used(module: str) -> None:
     assert loaded & AT_THE_POINT_OF_USE == set()
 
 
+def test_the_command_line_and_the_settings_do_not_wait_for_numpy() -> None:
+    code = "import sys, puma.cli, puma.settings; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"puma.cli.main", "puma.settings.params"} <= loaded
+    assert "numpy" not in loaded
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["source", "registered", "versions"])
 def test_commands_that_look_before_anything_is_done_do_not_wait_for_pytorch(command: str) -> None:

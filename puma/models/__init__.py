@@ -30,7 +30,7 @@ def _densenet(shape: tuple[int, ...], classes: int, settings: ModelSettings) -> 
 
 # A new architecture is one file here and one row of this table, from the shape of one example,
 # the number of outputs and the settings to a model. It ignores the settings that it does not
-# have; sizes of its own are fields of ModelSettings in puma/settings.py.
+# have; sizes of its own are fields of ModelSettings in puma/settings/models.py.
 MODELS: dict[str, Builder] = {
     "linear": lambda shape, classes, _: fully_connected(shape, classes, hidden=()),
     "mlp": lambda shape, classes, settings: fully_connected(shape, classes, settings.hidden),

@@ -3,9 +3,10 @@
 The rooms above import from here: audit, lineage, registry, workflows.
 
 A new method is one file here and one row of :data:`METHODS`. If it has settings in params.yaml,
-it inherits them from a class in puma/settings.py, which is the type of a field of the method's
-name there. If it acts during training, ``RECORDING`` there names it too, and the stages train and
-reference of dvc.yaml name its settings among their params.
+it inherits them from a class in puma/settings/removal.py, which is the type of a field of the
+method's name in :class:`puma.settings.Settings`. If it acts during training, ``RECORDING`` in
+puma/settings/names.py names it too, and the stages train and reference of dvc.yaml name its
+settings among their params.
 """
 
 from __future__ import annotations

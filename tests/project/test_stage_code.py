@@ -99,6 +99,21 @@ def test_a_change_is_one_of_the_stages_that_run_the_module(
     assert stage_code(project, package)["prepare"] != before["prepare"]
 
 
+def test_a_change_of_any_module_of_the_settings_is_one_of_every_stage(
+    project: Workspace, package: Path
+) -> None:
+    before = stage_code(project, package)
+    paths = [path for path in (package / "settings").glob("*.py") if path.stem != "__init__"]
+    modules = {"puma.settings", *(f"puma.settings.{path.stem}" for path in paths)}
+    assert len(modules) > 1
+    for path in (package / "settings").glob("*.py"):
+        path.write_text(path.read_text() + "\nANOTHER = 1\n")
+    after = stage_code(project, package)
+    for stage, digests in before.items():
+        changed = {module for module in digests if after[stage][module] != digests[module]}
+        assert changed == modules, stage
+
+
 def test_the_project_s_own_modules_count_where_a_notebook_imports_them(project: Workspace) -> None:
     path = project.root / "notebooks" / "train.ipynb"
     notebook = json.loads(path.read_text())
