@@ -3,8 +3,7 @@
     PUMA_DATA_DIR=<folder that holds MNIST/raw> python -m benchmarks mnist-removal
 
 Two training epochs, four removals and two retrainings: a quarter of an hour on two idle cores.
-Writes docs/results/mnist.csv, puts the same rows in place of the `mnist` ones of
-docs/results/removal.csv, and prints them. A removal's seconds run from the loaded model and data
+Writes docs/results/mnist.csv and prints it. A removal's seconds run from the loaded model and data
 to the new weights; run it on an otherwise idle machine, or the ratio means nothing.
 
 No target margin is estimated here: a model for it would cost more than the removal. The
@@ -27,8 +26,6 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from benchmarks.removals import COLUMNS
-from benchmarks.tables import read
 from puma.audit import loss_attack, predict
 from puma.data import Dataset, Examples, load_dataset
 from puma.influence import sampled
@@ -109,7 +106,6 @@ def main() -> None:
                 {
                     "dataset": "mnist",
                     "scenario": scenario,
-                    "fraction": math.nan,
                     "method": name,
                     "seed": 0,
                     "removed_rows": len(request),
@@ -122,18 +118,13 @@ def main() -> None:
                     "seconds": seconds,
                     "retrain_seconds": removals["retrain"].seconds,
                     "speedup": removals["retrain"].seconds / seconds,
-                    "note": "",
                 }
             )
     frame = pd.DataFrame(rows)
     levels = frame[frame["method"] == "retrain"].set_index("scenario")["loss_auc"]
     frame["loss_auc_gap_to_retrain"] = (frame["loss_auc"] - frame["scenario"].map(levels)).abs()
-    write_text(RESULTS / "mnist.csv", frame.drop(columns=["fraction", "note"]).to_csv(index=False))
-    shared = read(RESULTS / "removal.csv")
-    mine = frame[frame["method"] != "original"].reindex(columns=list(COLUMNS))
-    joined = pd.concat([shared[shared["dataset"] != "mnist"], mine])
-    write_text(RESULTS / "removal.csv", joined.to_csv(index=False))
-    print(frame.drop(columns=["dataset", "fraction", "seed", "note"]).round(4).to_string())
+    write_text(RESULTS / "mnist.csv", frame.to_csv(index=False))
+    print(frame.drop(columns=["dataset", "seed"]).round(4).to_string())
     print(f"{time.perf_counter() - start:.0f} s in all")
 
 

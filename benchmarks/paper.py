@@ -49,7 +49,7 @@ processor time, and 19 by the clock on 2 cores that did other work, too. It leav
 everything in `paper/results/quick/`, with verdicts, a page and a report (`paper.html`) of its own.
 - `full`: five seeds of everything that this page reads, in `docs/results/`, which takes hours, \
 and this page anew. The DenseNet of MNIST is not part of it: \
-`python -m benchmarks mnist-removal` comes after it, as it adds its rows to `removal.csv`.
+`python -m benchmarks mnist-removal` measures that.
 
 `dvc repro` without a file's name is the pipeline of the project, and runs none of this. \
 `dvc repro --single-item paper/dvc.yaml:report` runs one stage alone.
