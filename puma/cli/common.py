@@ -22,6 +22,8 @@ DatasetOrModel = Annotated[
 OptionalVersion = Annotated[
     str | None, typer.Argument(metavar="[VERSION]", help="A number or an alias.")
 ]
+_URI = re.compile(r"models:/puma-(.+?)[/@]([^/@]+)")
+_URI_FORMS = "models:/puma-DATASET/VERSION or models:/puma-DATASET@ALIAS"
 AsJson = Annotated[bool, typer.Option("--json", help="Everything, as JSON.")]
 
 
@@ -47,15 +49,27 @@ def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:
     Raises:
         SettingsError: One of the two is missing.
     """
-    match = re.fullmatch(r"models:/puma-(.+?)[/@]([^/@]+)", dataset)
+    match = _URI.fullmatch(dataset)
     if match is not None and version is None:
         return match[1], match[2]
     if dataset.startswith("models:") or version is None:
+        given = "no version" if version is None else repr(version)
         raise SettingsError(
-            "name a version: DATASET VERSION, models:/puma-DATASET/VERSION or "
-            f"models:/puma-DATASET@ALIAS, got {dataset!r} and {version!r}"
+            f"name a version: DATASET VERSION, {_URI_FORMS}, got {dataset!r} and {given}"
         )
     return dataset, version
+
+
+def version_at(uri: str) -> tuple[str, str]:
+    """Dataset and version, given as a model URI.
+
+    Raises:
+        SettingsError: It is no URI of a version.
+    """
+    match = _URI.fullmatch(uri)
+    if match is None:
+        raise SettingsError(f"name a version: {_URI_FORMS}, got {uri!r}")
+    return match[1], match[2]
 
 
 def several_ranks() -> bool:

@@ -7,10 +7,12 @@ MLflow and PyTorch take seconds to import. So every command imports what it need
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -138,6 +140,11 @@ def _unknown(ids: tuple[str, ...]) -> str:
     return f"puma: unknown: {', '.join(map(repr, ids[:SHOWN_IDS]))}{more}"
 
 
+def _in_paragraphs(command: Callable[..., Any]) -> str:
+    """What ``command`` does, each paragraph as one line, which any terminal's width can break."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
+
+
 app = App(
     cls=Commands,
     no_args_is_help=True,
@@ -155,4 +162,4 @@ GROUPS = {
 }
 for group, commands in GROUPS.items():
     for command in commands:
-        app.command(cls=Command, rich_help_panel=group)(command)
+        app.command(cls=Command, rich_help_panel=group, help=_in_paragraphs(command))(command)

@@ -19,7 +19,7 @@ from puma.cli.common import (
     DatasetName,
     project_of,
     several_ranks,
-    version_named,
+    version_at,
 )
 from puma.cli.tables import print_comparison, print_json
 from puma.errors import DeletionError, PumaError, SettingsError
@@ -161,7 +161,7 @@ def remove(
         if ranks is not None and ranks.rank > 0:
             _help(ranks)
             return
-        dataset, version = version_named(model)
+        dataset, version = version_at(model)
         workspace = project_of(dataset)
         from puma.workflows.remove import remove_request
 

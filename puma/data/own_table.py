@@ -67,7 +67,8 @@ def own_table(
 
     Raises:
         DataError: The file or a column cannot be used; a ColumnError where ``source`` may say
-            more about a column. The message names columns and counts, never a cell.
+            more about columns, with a line for each. The messages name columns and counts, never a
+            cell.
     """
     import pandas as pd
 
@@ -98,11 +99,18 @@ def own_table(
     named = {each.column for each in columns}
     features: dict[str, Any] = {}
     kinds: dict[str, ColumnType] = {}
+    faults: list[str] = []
     for column in table.column_names:
         if column in named:
             continue
-        kind = _kind(path, column, table[column], source)
-        cells = _cells(path, column, kind, table[column], source)
+        try:
+            kind = _kind(path, column, table[column], source)
+            cells = _cells(path, column, kind, table[column], source)
+            if column not in source.drop:
+                columns.append(_described(path, column, kind, cells, source))
+        except ColumnError as fault:
+            faults.append(str(fault))
+            continue
         seen[column] = NAMED_ALONE
         if column in grouped_by:
             texts_of = (
@@ -113,7 +121,8 @@ def own_table(
         if column in source.drop:
             continue
         kinds[column], features[column] = kind, cells
-        columns.append(_described(path, column, kind, cells, source))
+    if faults:
+        raise ColumnError("\n".join(faults))  # all of them, to be corrected at once
     if not features:
         raise DataError(f"{path}: there is no column to learn from beside those that are named")
     frame = pd.DataFrame(features, copy=False)
@@ -345,7 +354,8 @@ def _described(
         if distinct > known / 2:
             raise ColumnError(
                 f"{path}: column {column!r} has {distinct} different texts in {known} rows, as "
-                "names, ids and free text have; put it into drop, or state its type in types"
+                "names, ids and free text have, and dates that are not written as 2026-01-31; put "
+                "it into drop, or state its type in types"
             )
     policy = _POLICIES[kind]
     if kind == "categorical" and distinct > MOST_CATEGORIES:

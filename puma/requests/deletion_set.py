@@ -217,11 +217,13 @@ def _refuse_unknown(unknown: frozenset[str], asked: frozenset[str], dataset: Dat
             "characters (such as é as one character or as two): copy these from the data"
         )
     )
-    raise DeletionError(
+    error = DeletionError(
         f"{len(unknown)} of {len(asked)} subject ids are not in dataset {dataset.name!r}; "
-        f"correct or drop them (the error's unknown_ids has them){hint}",
+        f"correct or drop them{hint}",
         unknown_ids=tuple(sorted(unknown)),
     )
+    error.add_note("This error's unknown_ids has them.")  # for callers: a traceback shows it
+    raise error
 
 
 def _refuse_too_much(rows: Tensor, dataset: Dataset, allow_class_removal: bool) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -290,6 +291,17 @@ def test_help_has_the_commands_in_groups(tmp_path: Path) -> None:
         "Diagnostics": ["suspects"],
         "What the pipeline calls": ["source", "request", "registered"],
     }
+
+
+@pytest.mark.parametrize("command", ["remove", "erase"])
+def test_help_breaks_lines_only_where_the_terminal_ends(tmp_path: Path, command: str) -> None:
+    """No line of a paragraph is so short that the next word would have had room on it."""
+    text = puma(tmp_path, command, "--help").stdout.split("╭")[0]
+    paragraphs = [each.strip().splitlines() for each in re.split(r"\n\s*\n", text)]
+    followed = [pair for lines in paragraphs for pair in itertools.pairwise(lines)]
+    assert followed
+    for line, after in followed:
+        assert len(line.strip()) + 1 + len(after.split()[0]) > 78, line
 
 
 def test_the_shell_completes_commands(tmp_path: Path) -> None:

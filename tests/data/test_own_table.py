@@ -16,7 +16,7 @@ import torch
 from pyarrow import parquet
 
 from puma.data import Dataset, load_dataset
-from puma.errors import DataError
+from puma.errors import ColumnError, DataError
 from puma.settings import SourceSettings
 
 N = 60
@@ -435,6 +435,22 @@ def test_what_cannot_be_used_is_refused_without_a_cell(tmp_path: Path, case: str
     while shown is not None:  # what a traceback prints
         assert SECRET not in str(shown)
         shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+
+
+def test_all_columns_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> None:
+    texts = [f"{SECRET} {row}" for row in range(N)]
+    days = [f"{1 + row % 28}.{1 + row // 28}.2024" for row in range(N)]
+    table = rows().assign(note=texts, city=days, age="")
+    with pytest.raises(ColumnError) as caught:
+        load(tmp_path, table)
+    lines = str(caught.value).splitlines()
+    assert sorted(line.split("column ")[1].split("'")[1] for line in lines) == [
+        "age",
+        "city",
+        "note",
+    ]
+    assert sum("dates that are not written as 2026-01-31" in line for line in lines) == 2
+    load(tmp_path, table, drop=["note", "city", "age"])
 
 
 def test_absent_files_and_folders_are_refused(tmp_path: Path) -> None:

@@ -165,6 +165,16 @@ def test_half_a_name_is_refused(proven: Workspace, named: list[str]) -> None:
     result = puma(proven.root, "verify", *named)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "name a version: DATASET VERSION" in result.stderr
+    assert "None" not in result.stderr
+
+
+def test_an_option_takes_a_version_by_its_uri_alone(proven: Workspace) -> None:
+    result = puma(proven.root, "remove", "--model", DATASET, "--deletions", "x.csv")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "puma: name a version: models:/puma-DATASET/VERSION or models:/puma-DATASET@ALIAS, "
+        "got 'toy'\n",
+    )
 
 
 @pytest.mark.slow
