@@ -102,7 +102,9 @@ def test_a_notebook_records_only_where_a_stage_says_so():
             if path.stem == "register":
                 assert "if record:\n    registry.register_all(workspace)" in rest
                 continue
-            assert re.search(r"Workspace\.for_notebook\(.+, overrides, record=record\)", rest)
+            assert re.search(
+                r"Workspace\.for_notebook\(.+, overrides, record=record, dataset=dataset\)", rest
+            )
             assert re.search(r"^overrides = {}  #", parameters, flags=re.MULTILINE), path
 
 

@@ -33,14 +33,7 @@ def project_of(dataset: str) -> Workspace:
     Raises:
         SettingsError: There is no project, or it has no such dataset.
     """
-    workspace = Workspace.find()
-    known = workspace.settings.datasets
-    if dataset not in known:
-        raise SettingsError(
-            f"unknown dataset {dataset!r}; {workspace.root / 'params.yaml'} names "
-            f"{', '.join(known)}"
-        )
-    return workspace
+    return Workspace.of(dataset)
 
 
 def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:

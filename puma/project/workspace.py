@@ -49,8 +49,28 @@ class Workspace:
         raise SettingsError(f"no {ROOT_MARK} in {here} or above it; run inside a PUMA project")
 
     @classmethod
+    def of(cls, dataset: str) -> Workspace:
+        """The project around this folder, once it is known to have ``dataset``.
+
+        Raises:
+            SettingsError: There is no project, or it has no such dataset.
+        """
+        found = cls.find()
+        known = found.settings.datasets
+        if dataset not in known:
+            raise SettingsError(
+                f"unknown dataset {dataset!r}; {found.root / ROOT_MARK} names {', '.join(known)}"
+            )
+        return found
+
+    @classmethod
     def for_notebook(
-        cls, group: str, overrides: Mapping[str, Any] | str, *, record: bool
+        cls,
+        group: str,
+        overrides: Mapping[str, Any] | str,
+        *,
+        record: bool,
+        dataset: str | None = None,
     ) -> Workspace:
         """The project as a stage's notebook works on it: to record, or to look and to try.
 
@@ -58,10 +78,11 @@ class Workspace:
             group: The group of params.yaml that ``overrides`` are of.
             overrides: Other values in it, by key; a text, as ``papermill -p`` gives it, is YAML.
             record: Whether to replace what the pipeline made. If not, see :meth:`scratch`.
+            dataset: What the notebook is about, if it is one dataset.
 
         Raises:
-            SettingsError: An override is unknown or cannot be used, or is to be recorded: what the
-                pipeline makes, it makes by params.yaml.
+            SettingsError: The project has no such dataset. An override is unknown or cannot be
+                used, or is to be recorded: what the pipeline makes, it makes by params.yaml.
         """
         if isinstance(overrides, str):
             given = parse_yaml(overrides, Path("overrides"))
@@ -73,15 +94,15 @@ class Workspace:
                 f"{shown(given)}; correct them in the parameters"
             )
         overrides = given
+        found = cls.find() if dataset is None else cls.of(dataset)
         if not overrides:
-            return cls.find() if record else cls.find().scratch()
+            return found if record else found.scratch()
         if record:
             raise SettingsError(
                 f"overrides has {', '.join(overrides)}, and record is True: the pipeline records "
                 f"what it made by params.yaml. Change {group} there and run `dvc repro`, or set "
                 "record = False to try"
             )
-        found = cls.find()
         found.settings.overridden(group, overrides)  # refused before anything is copied
         return replace(found.scratch(), overrides={group: dict(overrides)})
 

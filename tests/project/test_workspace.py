@@ -202,3 +202,15 @@ print(Workspace.find().scratch().registered.exists())
     )
     assert done.stdout.splitlines()[-1] == "True"
     assert list((project / ".puma" / "interactive").iterdir()) == []
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_notebook_of_an_unknown_dataset_names_the_known_ones(
+    project: Path, monkeypatch: pytest.MonkeyPatch, record: bool
+) -> None:
+    (project / "params.yaml").write_text("datasets: [wine]")
+    monkeypatch.chdir(project / "notebooks")
+    assert Workspace.of("wine") == Workspace.find()
+    with pytest.raises(SettingsError, match=r"unknown dataset 'wein'; .*params\.yaml names wine$"):
+        Workspace.for_notebook("puma", {}, record=record, dataset="wein")
+    assert not (project / ".puma" / "interactive").exists()  # nothing was copied
