@@ -1,4 +1,4 @@
-"""Results as tables: HTML with everything escaped, and numbers and verdicts as tables have them."""
+"""Results as tables: HTML with everything escaped; and numbers, counts and verdicts in words."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def short_number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 row``, ``2 rows``; ``plural`` where it is more than an s."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def in_words(verdict: str | None) -> str:

@@ -23,7 +23,7 @@ from puma.cli.common import (
 )
 from puma.cli.tables import print_comparison, print_json
 from puma.errors import DeletionError, PumaError, SettingsError
-from puma.html_table import in_words
+from puma.html_table import counted, in_words
 from puma.project.workspace import Workspace
 from puma.settings import BUILT_IN_DATASETS, OWN_CODE
 
@@ -274,7 +274,8 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     rows = sorted((*done.compared, done.version), key=lambda row: row.version)
     print_comparison(f"puma-{done.dataset}", rows)
     outcome = {
-        "registered": f"{name} registered: {done.n_rows} rows of {done.n_subjects} people removed",
+        "registered": f"{name} registered: {counted(done.n_rows, 'row')} of "
+        f"{counted(done.n_subjects, 'person', 'people')} removed",
         "in place": f"{name} answers this request already; nothing was registered",
         "nothing left": f"{name} is without all of these people already; nothing was registered",
     }
@@ -289,7 +290,8 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     if bound is not None:
         typer.echo(f"kept from their target margins by the budgets of: {bound}")
     count, drift = done.history.count, done.history.drift
-    typer.echo(f"removals since the last full training: {count}, which moved the loss {drift:+.3g}")
+    moved = f"which moved the loss by {drift:+.3g} nats"
+    typer.echo(f"removals since the last full training: {count}, {moved}")
     if done.retrain_due is not None:
         typer.echo(f"a full training is due: {done.retrain_due}; run it with --method retrain")
     if "champion" not in done.version.aliases:

@@ -378,7 +378,9 @@ class Dataset:
                     validation=parts.get("validation"),
                 )
         except FileNotFoundError as error:
-            raise DataError(f"{path}: no such dataset; run the prepare stage first") from error
+            raise DataError(
+                f"{path}: no such dataset; run `dvc repro`, which prepares it"
+            ) from error
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
         except NOT_AN_ARCHIVE as error:

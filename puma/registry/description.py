@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from puma.html_table import counted
 from puma.lineage.records import ADOPTED_FROM, HEADLINE_METRICS, ModelRecord
 from puma.registry.certificate.build import PAGE
 from puma.registry.chart import CHART
@@ -50,7 +51,8 @@ def describe(record: ModelRecord, parent: ModelVersion | None, run: str) -> str:
         text = (
             f"**{record.method}**: [version {parent.version}]({_version_page(parent)}) of "
             f"{record.dataset} without "
-            f"{record.n_removed} training rows of {record.n_subjects} people.\n\n"
+            f"{counted(record.n_removed, 'training row')} of "
+            f"{counted(record.n_subjects, 'person', 'people')}.\n\n"
             f"Deletion set: `{record.deletion_digest}` (keyed digest)"
         )
     text += (

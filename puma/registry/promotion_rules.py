@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from puma.errors import RegistryError
+from puma.html_table import counted
 from puma.lineage.records import RETRAIN
 from puma.registry.certificate.findings import Finding
 from puma.registry.connection import RESTORE
@@ -341,8 +342,9 @@ def _requests(facts: Facts) -> Condition:
             "fails",
             f"version {other.version} ({other.method}), which "
             f"{'serves' if CHAMPION in other.aliases else 'has served'}, removed "
-            f"{other.n_removed} rows for request {_short(other)}, and version {row.version} is not "
-            f"known to be without these people: they would come back; {_together(facts, other)}",
+            f"{counted(other.n_removed, 'row')} for request {_short(other)}, and version "
+            f"{row.version} is not known to be without these people: they would come back; "
+            f"{_together(facts, other)}",
         )
     if not others:
         return Condition(
@@ -350,9 +352,9 @@ def _requests(facts: Facts) -> Condition:
         )
     newest = {each.deletion_digest: each for each in others}
     notes = [
-        f"version {each.version} ({each.method}) removed {each.n_removed} rows for request "
-        f"{_short(each)} and never served; version {row.version} is not known to be without these "
-        f"people: if they are to be deleted, {_together(facts, each, next_step=True)}"
+        f"version {each.version} ({each.method}) removed {counted(each.n_removed, 'row')} for "
+        f"request {_short(each)} and never served; version {row.version} is not known to be "
+        f"without these people: if they are to be deleted, {_together(facts, each, next_step=True)}"
         for each in newest.values()
     ]
     return Condition("requests", "holds", "; ".join(["nobody comes back", *notes]))

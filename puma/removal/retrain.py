@@ -6,6 +6,7 @@ import copy
 
 from pydantic import model_validator
 
+from puma.html_table import counted
 from puma.models.training import batch_sizes, train
 from puma.removal.base import RemovalMethod
 from puma.removal.results import Patch, Trained
@@ -53,7 +54,7 @@ class Retrain(RetrainSettings, RemovalMethod):
             self.training,
             seed=self.seed,
             steps=original_steps if self.schedule == "equal_steps" else None,
-            label=f"retrain without {len(deletion_set)} rows",
+            label=f"retrain without {counted(len(deletion_set), 'row')}",
             progress=progress,
         )
         return Patch(

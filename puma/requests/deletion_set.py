@@ -14,7 +14,7 @@ from torch import Tensor
 from puma.data.base import Dataset
 from puma.data.subject_ids import appearance
 from puma.errors import DeletionError, require_path, require_type
-from puma.html_table import html_table
+from puma.html_table import counted, html_table
 from puma.project.files import PRIVATE, write_text
 from puma.requests.digest import keyed_digest
 from puma.requests.request_file import SALT, SUBJECT, read_subject_ids
@@ -68,16 +68,18 @@ class DeletionSet:
     @property
     def summary(self) -> str:
         """The size of the set, in counts alone."""
-        text = f"{len(self.subject_ids)} subjects, {len(self.rows)} training rows"
+        people = counted(len(self.subject_ids), "subject")
+        text = f"{people}, {counted(len(self.rows), 'training row')}"
         if self.n_duplicates:
-            text += f"; {self.n_duplicates} duplicated lines merged"
+            text += f"; {counted(self.n_duplicates, 'duplicated line')} merged"
         if len(self.test_rows):
-            text += f"; {len(self.test_rows)} test rows of theirs, left as they are"
+            text += f"; {counted(len(self.test_rows), 'test row')} of theirs, left as they are"
         if len(self.validation_rows):
-            text += f"; {len(self.validation_rows)} validation rows of theirs, left out"
+            text += f"; {counted(len(self.validation_rows), 'validation row')} of theirs, left out"
         if self.test_only_ids:
             where = "test" if self.dataset.validation is None else "test or validation"
-            text += f"; {len(self.test_only_ids)} ids only in the {where} split, nothing to remove"
+            ids = counted(len(self.test_only_ids), "id")
+            text += f"; {ids} only in the {where} split, nothing to remove"
         return text
 
     @property

@@ -31,7 +31,7 @@ def test_request_of_the_user_is_checked_and_written(prepared: Workspace) -> None
     assert result.exit_code == 0
     assert result.stdout == (
         "toy: request in deletions/toy.csv: 2 subjects, 2 training rows; "
-        "1 duplicated lines merged\nwritten to artifacts/toy/deletion_set.csv\n"
+        "1 duplicated line merged\nwritten to artifacts/toy/deletion_set.csv\n"
     )
     assert written_ids(prepared) == ["person-1", "person-3"]
     header = prepared.deletion_set(DATASET).read_text().splitlines()[0]

@@ -284,7 +284,7 @@ def test_files_that_are_no_dataset_are_refused(
 
 
 def test_an_absent_dataset_names_the_stage_to_run(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.npz: no such dataset; run the prepare stage"):
+    with pytest.raises(DataError, match=r"data\.npz: no such dataset; run `dvc repro`"):
         Dataset.load(tmp_path / "data.npz")
 
 

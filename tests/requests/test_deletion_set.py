@@ -330,10 +330,10 @@ def test_digest_tells_two_people_from_one_whose_id_looks_like_both() -> None:
 
 def test_repr_counts_and_names_nobody(toy: Dataset) -> None:
     assert repr(DeletionSet.of(["ann", "bob", "bob", "tom"], toy)) == (
-        "DeletionSet('toy', 2 subjects, 4 training rows; 1 duplicated lines merged; "
-        "3 test rows of theirs, left as they are; 1 ids only in the test split, nothing to remove)"
+        "DeletionSet('toy', 2 subjects, 4 training rows; 1 duplicated line merged; "
+        "3 test rows of theirs, left as they are; 1 id only in the test split, nothing to remove)"
     )
-    assert repr(DeletionSet.of(["dee"], toy)) == "DeletionSet('toy', 1 subjects, 1 training rows)"
+    assert repr(DeletionSet.of(["dee"], toy)) == "DeletionSet('toy', 1 subject, 1 training row)"
 
 
 def test_a_written_request_reads_back_the_same(toy: Dataset, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from puma.html_table import counted
+
 STYLE = (
     "body{font:16px/1.5 sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;width:100%}"
@@ -39,7 +41,9 @@ def page(certificate: dict[str, Any], digest: str) -> str:
     parts = [f"<h1>{escape(heading)}</h1>"]
     if removal:
         parts.append(
-            f"<p>{removal['rows']} training rows of {removal['subjects']} people were removed from "
+            f"<p>{counted(removal['rows'], 'training row')} of "
+            f"{counted(removal['subjects'], 'person', 'people')} "
+            f"{'was' if removal['rows'] == 1 else 'were'} removed from "
             f"version {certificate['parent']['version']}.</p>"
         )
     if audit:

@@ -9,6 +9,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from puma.errors import SettingsError, SolverError
+from puma.html_table import counted
 from puma.influence import FlatModel, require_preservable
 from puma.influence.criteria.own_function import FORM
 from puma.progress import end_early
@@ -149,7 +150,7 @@ class PUMA(PumaSettings, RemovalMethod):
         run = self._stepper(trained, deletion_set, progress=progress)
         steps: list[dict[str, float]] = []
         row_weights = None
-        label = f"puma without {len(deletion_set)} rows"
+        label = f"puma without {counted(len(deletion_set), 'row')}"
         with tqdm(total=self.steps, desc=label, unit="step", disable=not progress) as bar:
             while len(steps) < self.steps and not run.finished:
                 step = run.step(first=not steps)
