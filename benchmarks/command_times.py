@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -47,11 +48,8 @@ EMPTY = """\
 """
 # What DVC calls by name: the command itself, and its seconds into a file.
 TIMED = """\
-#!{python}
-import sys
-sys.path[:0] = {path}
-from benchmarks.command_times import record_stage
-sys.exit(record_stage({command}, sys.argv[1:], {log}))
+#!/bin/sh
+exec {python} -m benchmarks.timed_stage {log} {module} "$@"
 """
 
 
@@ -77,23 +75,6 @@ def spent(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -
     }
 
 
-def record_stage(command: Sequence[str], arguments: Sequence[str], log: str) -> int:
-    """Run the command of a stage in place of DVC, and append its name and seconds to ``log``."""
-    start = time.perf_counter()
-    code = subprocess.call([sys.executable, *command, *arguments])
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    made = next((each for each in arguments if each.startswith("reports/")), None)
-    name = Path(made).stem if made else " ".join(["puma", *arguments])
-    row = {
-        "part": name,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-    }
-    with Path(log).open("a") as stream:
-        stream.write(json.dumps(row) + "\n")
-    return code
-
-
 def measured(folder: Path, *, progress: bool = True) -> pd.DataFrame:
     """Time everything in a new project in ``folder``; columns command, part, seconds, cpu_seconds.
 
@@ -106,12 +87,10 @@ def measured(folder: Path, *, progress: bool = True) -> pd.DataFrame:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     (folder / "bin").mkdir()
-    for name, command in (("papermill", ("-m", "papermill")), ("puma", PUMA)):
+    for name, module in (("papermill", "papermill"), ("puma", PUMA[1])):
         path = folder / "bin" / name
-        values = {"path": sys.path, "command": command, "log": str(log)}
-        path.write_text(
-            TIMED.format(python=sys.executable, **{k: repr(v) for k, v in values.items()})
-        )
+        quoted = {"python": shlex.quote(sys.executable), "log": shlex.quote(str(log))}
+        path.write_text(TIMED.format(module=module, **quoted))
         path.chmod(0o755)
     removal = ("remove", "--model", f"models:/puma-{DATASET}/1", "--deletions", "six.csv")
     steps: dict[str, tuple[str, ...]] = {

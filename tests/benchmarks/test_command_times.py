@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.command_times import record_stage, spent
+from benchmarks.command_times import spent
+from benchmarks.timed_stage import record_stage
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 
@@ -36,3 +39,13 @@ def test_a_stage_is_told_by_its_report(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [row["part"] for row in rows] == ["coins-train", "puma source coins"]
     assert all(row["seconds"] > 0 for row in rows)
+
+
+def test_timing_a_stage_adds_next_to_nothing_to_it() -> None:
+    """What it imports counts as the stage's time: the standard library alone."""
+    code = (
+        "import sys\nimport benchmarks.timed_stage\n"
+        "print(sorted({'numpy', 'pandas', 'torch', 'typer', 'puma'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
