@@ -44,9 +44,9 @@ RUN = """\
 demonstrations of `notebooks/paper/`, and [one report]({report}) with tables, figures and \
 pictures. The last line of `paper/params.yaml` names the profile:
 
-- `quick`, which is set: two seeds, shorter rankings, smaller demonstrations; 15 minutes of \
-processor time, and 19 by the clock on 2 cores that did other work, too. It leaves \
-everything in `paper/results/quick/`, with verdicts, a page and a report (`paper.html`) of its own.
+- `quick`, which is set: two seeds, shorter rankings, smaller demonstrations; 10 minutes on 2 idle \
+cores. It leaves everything in `paper/results/quick/`, with verdicts, a page and a report \
+(`paper.html`) of its own.
 - `full`: five seeds of everything that this page reads, in `docs/results/`, which takes hours, \
 and this page anew. The DenseNet of MNIST is not part of it: \
 `python -m benchmarks mnist-removal` measures that.
