@@ -2,9 +2,9 @@
 
     PUMA_DATA_DIR=<folder that holds MNIST/raw> python -m benchmarks mnist-removal
 
-Two training epochs, four removals and two retrainings: a quarter of an hour on two idle cores.
-Writes docs/results/mnist.csv and prints it. A removal's seconds run from the loaded model and data
-to the new weights; run it on an otherwise idle machine, or the ratio means nothing.
+Two training epochs, four removals and two retrainings: twenty minutes on two idle cores. Writes
+docs/results/mnist.csv and prints it. A removal's seconds run from the loaded model and data to the
+new weights; run it on an otherwise idle machine, or the ratio means nothing.
 
 No target margin is estimated here: a model for it would cost more than the removal. The
 step is the textbook's (dose 1), and twice that for comparison.

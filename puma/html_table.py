@@ -34,6 +34,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def rows_of_people(rows: int, people: int, *, noun: str = "row") -> str:
+    """``2 rows of 1 person``."""
+    return f"{counted(rows, noun)} of {counted(people, 'person', 'people')}"
+
+
 def in_words(verdict: str | None) -> str:
     """With spaces, so that a narrow column may break it; a dash for nothing."""
     return "–" if verdict is None else verdict.replace("_", " ")

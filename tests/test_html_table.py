@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from puma.html_table import counted, html_table, short_number
+from puma.html_table import counted, html_table, rows_of_people, short_number
 
 
 def cells(html: str) -> list[list[str]]:
@@ -40,3 +40,5 @@ def test_numbers_are_short_and_never_round_to_nothing():
 def test_one_is_counted_in_the_singular() -> None:
     assert [counted(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
     assert [counted(count, "person", "people") for count in (1, 6)] == ["1 person", "6 people"]
+    assert rows_of_people(2, 1) == "2 rows of 1 person"
+    assert rows_of_people(1, 2, noun="training row") == "1 training row of 2 people"

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from puma.cli.common import AsJson, project_of
+from puma.cli.common import AsJson
 from puma.cli.tables import print_json
 from puma.errors import SettingsError
+from puma.project.workspace import Workspace
 
 if TYPE_CHECKING:
-    from puma.project.workspace import Workspace
     from puma.workflows.adopt import Adoption, Fit
 
 
@@ -37,7 +37,7 @@ def adopt(
     unless its weights fit that class and its predictions of the training rows make sense.
     """
     name, version = _foreign(model)
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from puma.workflows.adopt import adopt as take_over
 

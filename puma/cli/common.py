@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, the project, versions by name, when ids may be shown."""
+"""What the commands share: exit codes, versions by name, when ids may be shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, TextIO
 import typer
 
 from puma.errors import SettingsError
-from puma.project.workspace import Workspace
 
 FAILED = 1  # exit code: done, with an answer other than the hoped-for one
 REFUSED = 2  # exit code of every error; Python's own, 1, would pass for an answer
@@ -25,15 +24,6 @@ OptionalVersion = Annotated[
 _URI = re.compile(r"models:/puma-(.+?)[/@]([^/@]+)")
 _URI_FORMS = "models:/puma-DATASET/VERSION or models:/puma-DATASET@ALIAS"
 AsJson = Annotated[bool, typer.Option("--json", help="Everything, as JSON.")]
-
-
-def project_of(dataset: str) -> Workspace:
-    """The project around this folder.
-
-    Raises:
-        SettingsError: There is no project, or it has no such dataset.
-    """
-    return Workspace.of(dataset)
 
 
 def version_named(dataset: str, version: str | None = None) -> tuple[str, str]:

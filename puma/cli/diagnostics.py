@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from puma.cli.common import SHOWN_IDS, DatasetName, may_show_ids, project_of
+from puma.cli.common import SHOWN_IDS, DatasetName, may_show_ids
 from puma.cli.tables import print_json, print_table
+from puma.project.workspace import Workspace
 
 if TYPE_CHECKING:
     from puma.label_errors.suspects import Suspects
@@ -43,7 +44,7 @@ def suspects(
     harm the held-out ones. Review the CSV before it becomes deletions/DATASET.csv. Ids are shown
     in a terminal alone, the first few.
     """
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     from puma.label_errors.suspects import rank, require_new, require_top
     from puma.workflows.suspects import load_version
 

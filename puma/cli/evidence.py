@@ -15,10 +15,10 @@ from puma.cli.common import (
     DatasetOrModel,
     OptionalVersion,
     VersionName,
-    project_of,
     version_named,
 )
 from puma.cli.tables import number, print_json, print_table
+from puma.project.workspace import Workspace
 
 STATES = {
     "holds": "holds     ",
@@ -38,7 +38,7 @@ def audit(
     Exit code: 0 a verdict that `promotion.accept` names (passed, indistinguishable), 1 another
     one, 2 it could not be audited.
     """
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     from puma.workflows.audit import audit_version
 
     row, report = audit_version(workspace, dataset, version, progress=True)
@@ -75,7 +75,7 @@ def verify(
     Exit code: 0 it holds, 1 it does not (the fields are named), 2 it cannot be checked.
     """
     dataset, version = version_named(dataset, version)
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     from puma.registry.certificate.verify import verify_version
 
     result = verify_version(workspace, dataset, version)

@@ -18,6 +18,7 @@ import typer
 from puma.cli.common import FAILED, AsJson, may_show_ids
 from puma.cli.tables import print_json, print_table
 from puma.errors import ColumnError, DataError, SettingsError
+from puma.html_table import rows_of_people
 from puma.project.creation import OwnTable, create_project, place_in, require_room
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _print_columns(data: Dataset) -> None:
     ]
     columns: Sequence[str] = ("column", "type", "missing", "values", "what becomes of it")
     rows, people, tested = _counts(data).values()
-    title = f"{rows} rows of {people} people, {tested} rows of them to test on"
+    title = f"{rows_of_people(rows, people)}, {tested} rows of them to test on"
     print_table(title, columns, lines, wrapped=("column", "what becomes of it"))
 
 

@@ -17,13 +17,12 @@ from puma.cli.common import (
     REFUSED,
     AsJson,
     DatasetName,
-    project_of,
     several_ranks,
     version_at,
 )
 from puma.cli.tables import print_comparison, print_json
 from puma.errors import DeletionError, PumaError, SettingsError
-from puma.html_table import counted, in_words
+from puma.html_table import in_words, rows_of_people
 from puma.project.workspace import Workspace
 from puma.settings import BUILT_IN_DATASETS, OWN_CODE
 
@@ -43,7 +42,7 @@ def source(dataset: DatasetName) -> None:
     alone. Of your own data, network and training it notes digests, and of the code that each
     stage runs: another PUMA reruns the stages that it changed.
     """
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     settings = workspace.settings.for_dataset(dataset)
     own = settings.sources.get(dataset)
     from puma.project.files import write_json
@@ -109,7 +108,7 @@ def request(dataset: DatasetName) -> None:
     The request is deletions/DATASET.csv (subject_id, request_id, requested_at, reason);
     without one, the rows that params.yaml's `marking` chooses stand in for it.
     """
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     chosen, source = _request(workspace, dataset)
     target = workspace.deletion_set(dataset)
     from puma.requests.archive import archive_request
@@ -162,7 +161,7 @@ def remove(
             _help(ranks)
             return
         dataset, version = version_at(model)
-        workspace = project_of(dataset)
+        workspace = Workspace.of(dataset)
         from puma.workflows.remove import remove_request
 
         done = remove_request(
@@ -274,8 +273,7 @@ def _print_outcome(done: RemovalOutcome, *, accepted: bool) -> None:
     rows = sorted((*done.compared, done.version), key=lambda row: row.version)
     print_comparison(f"puma-{done.dataset}", rows)
     outcome = {
-        "registered": f"{name} registered: {counted(done.n_rows, 'row')} of "
-        f"{counted(done.n_subjects, 'person', 'people')} removed",
+        "registered": f"{name} registered: {rows_of_people(done.n_rows, done.n_subjects)} removed",
         "in place": f"{name} answers this request already; nothing was registered",
         "nothing left": f"{name} is without all of these people already; nothing was registered",
     }

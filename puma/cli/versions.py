@@ -17,7 +17,6 @@ from puma.cli.common import (
     DatasetOrModel,
     OptionalVersion,
     VersionName,
-    project_of,
     version_named,
 )
 from puma.cli.tables import print_comparison, print_json, print_table, version_cells
@@ -36,7 +35,7 @@ def versions(
     as_json: AsJson = False,
 ) -> None:
     """List every registered version of a dataset's model."""
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     from puma.registry import Registry
 
     registry = Registry.open(workspace)
@@ -71,7 +70,7 @@ def compare(
     First the plain original and every removal; then what was trained for one method alone. As
     JSON: by dataset, a list as `puma versions --json` gives it.
     """
-    workspace = Workspace.find() if dataset is None else project_of(dataset)
+    workspace = Workspace.find() if dataset is None else Workspace.of(dataset)
     names = workspace.settings.datasets if dataset is None else [dataset]
     if as_json:
         print_json({name: [row.to_dict() for row in _current(workspace, name)] for name in names})
@@ -133,7 +132,7 @@ def promote(
 
     Exit code: 0 it serves, 1 a condition fails, 2 one cannot be checked.
     """
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     from puma.registry.promotion import PromotionRefusedError
     from puma.registry.promotion import promote as move
 
@@ -178,7 +177,7 @@ def erase(
     Exit code: 0 nothing of it is left (or would be), 1 something is, 2 it is not to be erased.
     """
     dataset, version = version_named(dataset, version)
-    workspace = project_of(dataset)
+    workspace = Workspace.of(dataset)
     from puma.erasure.erase import erase as remove
 
     done = remove(workspace, dataset, version, act=yes)

@@ -108,6 +108,7 @@ def own_table(
             cells = _cells(path, column, kind, table[column], source)
             if column not in source.drop:
                 columns.append(_described(path, column, kind, cells, source))
+                kinds[column], features[column] = kind, cells
         except ColumnError as fault:
             faults.append(str(fault))
             continue
@@ -118,9 +119,6 @@ def own_table(
             )
             seen[column] = Cells(_SEEN_AS[kind], texts_of)
         table = table.drop_columns(column)  # a column is in memory once
-        if column in source.drop:
-            continue
-        kinds[column], features[column] = kind, cells
     if faults:
         raise ColumnError("\n".join(faults))  # all of them, to be corrected at once
     if not features:

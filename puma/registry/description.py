@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from puma.html_table import counted
+from puma.html_table import rows_of_people
 from puma.lineage.records import ADOPTED_FROM, HEADLINE_METRICS, ModelRecord
 from puma.registry.certificate.build import PAGE
 from puma.registry.chart import CHART
@@ -51,8 +51,7 @@ def describe(record: ModelRecord, parent: ModelVersion | None, run: str) -> str:
         text = (
             f"**{record.method}**: [version {parent.version}]({_version_page(parent)}) of "
             f"{record.dataset} without "
-            f"{counted(record.n_removed, 'training row')} of "
-            f"{counted(record.n_subjects, 'person', 'people')}.\n\n"
+            f"{rows_of_people(record.n_removed, record.n_subjects, noun='training row')}.\n\n"
             f"Deletion set: `{record.deletion_digest}` (keyed digest)"
         )
     text += (

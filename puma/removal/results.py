@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from puma.data.base import Dataset
-from puma.html_table import counted, html_table, short_number
+from puma.html_table import html_table, rows_of_people, short_number
 from puma.models.training import History
 from puma.references import Pool
 from puma.requests.deletion_set import DeletionSet
@@ -151,8 +151,7 @@ class Removal:
     def _what(self) -> str:
         name = self.deletion_set.dataset.name
         people = len(self.deletion_set.subject_ids)
-        of = counted(people, "person", "people")
-        return f"{counted(self.n_removed, 'row')} of {of} removed from {name!r}"
+        return f"{rows_of_people(self.n_removed, people)} removed from {name!r}"
 
     def _repr_html_(self) -> str:
         lines: dict[str, object] = {

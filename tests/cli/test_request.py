@@ -181,7 +181,7 @@ def refused(ids: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         raise DeletionError("some are unknown", unknown_ids=tuple(ids))
 
-    monkeypatch.setattr("puma.cli.requests.project_of", refuse)
+    monkeypatch.setattr(Workspace, "of", refuse)
     return CliRunner().invoke(cli.app, ["request", DATASET])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from puma.html_table import counted
+from puma.html_table import rows_of_people
 
 STYLE = (
     "body{font:16px/1.5 sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}"
@@ -41,8 +41,7 @@ def page(certificate: dict[str, Any], digest: str) -> str:
     parts = [f"<h1>{escape(heading)}</h1>"]
     if removal:
         parts.append(
-            f"<p>{counted(removal['rows'], 'training row')} of "
-            f"{counted(removal['subjects'], 'person', 'people')} "
+            f"<p>{rows_of_people(removal['rows'], removal['subjects'], noun='training row')} "
             f"{'was' if removal['rows'] == 1 else 'were'} removed from "
             f"version {certificate['parent']['version']}.</p>"
         )
