@@ -20,7 +20,7 @@ from puma.erasure.weight_search import SHORTEST, Search, WeightFragments, pieces
 from puma.errors import RegistryError
 from puma.models import state_digest
 from puma.registry import Registry
-from puma.registry.loading import load_graph
+from puma.registry.loading import load_state
 from puma.registry.tombstones import Tombstone
 from puma.registry.version_deletion import artifact_folders, artifact_store, find_unfinished
 from puma.registry.versions import RegisteredVersion
@@ -140,7 +140,7 @@ def _weights(registry: Registry, cache: DvcCache | None, plan: Plan) -> Mapping[
     """
     if plan.registered is not None:
         try:
-            return load_graph(plan.registered).state_dict()
+            return load_state(plan.registered)
         except RegistryError:  # refused, or those of another model; the project may have them
             pass
     folder = registry.workspace.artifacts(plan.tombstone.dataset)
@@ -201,7 +201,7 @@ def own_fragments(
     known: set[bytes] = set()
     for version in tqdm(kept, desc="loading kept versions", disable=not progress):
         try:
-            state = load_graph(version).state_dict()
+            state = load_state(version)
         except RegistryError as error:
             raise RegistryError(
                 f"{error}; or erase that version first (`puma erase {version.dataset} "

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.func import functional_call, jvp
 
 from puma.data.base import Examples
 from puma.data.task import Task
@@ -302,8 +303,9 @@ def _compare_modes(flat: FlatModel, features: Tensor, entered: list[str]) -> Non
             dual = torch.randn(output.shape, generator=generator).to(output).requires_grad_()
             (pulled,) = torch.autograd.grad(output, point, dual, create_graph=True)
             (twice,) = torch.autograd.grad(pulled, dual, along)
-        # As curvature does, which saves what gradient checkpointing would not.
-        vjp(lambda point: flat.logits(point, features), flat.vector)[1](dual.detach())
+        # As torch.func has it, which gradient checkpointing does not bear.
+        with disable_saved_tensors_hooks("gradient checkpointing"), torch.enable_grad():
+            flat.logits(point, features)
     except (RuntimeError, NotImplementedError) as error:
         where = entered[-1] if entered else "this model"
         raise ModelError(

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import jvp, vjp
+from torch.func import jvp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
@@ -86,9 +86,7 @@ class _OverOutputs(ABC):
         """(p,) Σ over the batch of JᵀMJ vector, from scratch."""
         with torch.no_grad():
             output, tangent = jvp(part, (self.flat.vector,), (vector,))[:2]
-            pull = vjp(part, self.flat.vector)[1]
-            pulled: Tensor = pull(self._curvature(output, labels)(tangent))[0]
-            return pulled
+        return _pulled(part, self.flat.vector, self._curvature(output, labels)(tangent))
 
     def _linearised(self, part: Product, labels: Tensor) -> Product:
         """The same product from stored activations.
@@ -205,9 +203,20 @@ class MarginGaussNewton(_OverOutputs):
         """(p,) Σ_i weights_i ∇m_i / n, for ``weights`` (n,)."""
         vector, own = self.flat.vector, share(len(self.examples))
         total, start = torch.zeros_like(vector), own.start
-        for part, _ in self._parts(self.examples, own):
-            with torch.no_grad():
-                output, pull = vjp(part, vector)[:2]
-                total += pull(weights[start : start + len(output)].to(vector))[0]
-            start += len(output)
+        for part, labels in self._parts(self.examples, own):
+            total += _pulled(part, vector, weights[start : start + len(labels)].to(vector))
+            start += len(labels)
         return summed(total) / len(self.examples)
+
+
+def _pulled(function: Product, point: Tensor, dual: Tensor) -> Tensor:
+    """(p,) Jᵀ dual, with J the Jacobian of ``function`` at ``point`` (p,).
+
+    Not by torch.func.vjp, which imports PyTorch's compiler: two seconds.
+    """
+    with torch.enable_grad():
+        point = point.detach().requires_grad_()
+        output = function(point)
+    if not output.requires_grad:  # it does not depend on any trainable parameter
+        return torch.zeros_like(point)
+    return torch.autograd.grad(output, point, dual)[0]

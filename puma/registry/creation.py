@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from puma.registry.certificate.build import log_certificate
 from puma.registry.chart import log_chart
 from puma.registry.concurrency import create_model, create_next, keep_first, retry_overtaken
 from puma.registry.description import describe, run_page
-from puma.registry.export import exports_through_memory
+from puma.registry.logged_model import log_model
 from puma.registry.preserved import BOUND_BY, NOTHING
 from puma.registry.provenance import PIPELINE, Source, source_tags
 from puma.registry.store import experiment_id
@@ -114,8 +113,7 @@ def create_version(
     run_id = run.info.run_id
     try:
         with mlflow.start_run(run_id=run_id):
-            with exports_through_memory():
-                model_id = _log_model(draft.model, record, run_tags)
+            model_id, graph = log_model(client, draft.model, record, parent, run_tags)
             retry_overtaken(lambda: _log_inputs(record, parent, draft.adopted))
             client.log_batch(run_id, params=_params(record, parent))
             log_metrics(client, run_id, model_id, record)
@@ -123,7 +121,7 @@ def create_version(
             log_figures(client, run_id, record, draft.figures)
             log_chart(client, run_id, record)
             client.log_text(run_id, record.identity, IDENTITY)
-            tags = {**_tags(record, parent), **draft.tags}
+            tags = {**_tags(record, parent), **graph, **draft.tags}
             tags |= log_certificate(client, record.dataset, tags, run_id, parent)
             for name in ON_RUN & tags.keys():
                 client.set_tag(run_id, name, tags.pop(name))
@@ -323,25 +321,6 @@ def _tags(record: ModelRecord, parent: ModelVersion | None) -> dict[str, str]:
     if parent is not None:
         tags["puma.parent_version"] = str(parent.version)
     return tags
-
-
-def _log_model(model: nn.Module, record: ModelRecord, tags: dict[str, str]) -> str:
-    """Export the model to the active run as pt2, which holds no pickle; return its id."""
-    import mlflow.pytorch
-    import numpy as np
-
-    info = mlflow.pytorch.log_model(
-        model,
-        name="model",
-        serialization_format="pt2",
-        # Zeros: it is stored beside the model. Two rows: the export would make a batch size of
-        # one a constant.
-        input_example=np.zeros((2, *record.shape), dtype=np.float32),
-        # Otherwise MLflow would import the model in a new process to find them.
-        pip_requirements=[f"torch=={installed_version('torch')}"],
-        tags=tags,
-    )
-    return str(info.model_id)
 
 
 def _log_inputs(record: ModelRecord, parent: ModelVersion | None, adopted: str) -> None:

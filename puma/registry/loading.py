@@ -6,15 +6,16 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from puma.errors import ModelError, RegistryError
 from puma.lineage.records import ModelIdentity
 from puma.project.workspace import Workspace
+from puma.registry.archive import GraphArchive
 from puma.registry.certificate.build import read_artifact
 from puma.registry.connection import RESTORE
 from puma.registry.store import environment_kept, open_store, reaches_store
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
     from torch import Tensor, nn
+
+Read = TypeVar("Read")
 
 ARCHIVE = Path("data", "model.pt2")  # in a logged model's folder
 PICKLE = Path("data", "model.pth")
@@ -56,12 +59,31 @@ def load_graph(
     return graph
 
 
-def _held_graph(
-    found: ModelVersion | RegisteredVersion, allow_pickle: Collection[str] = ()
-) -> nn.Module:
-    """What the store holds as ``found``, whether or not it was registered so."""
+def load_state(found: ModelVersion | RegisteredVersion) -> Mapping[str, Tensor]:
+    """The weights that were registered as ``found``, by their names in its state dict.
+
+    Raises RegistryError as :func:`load_graph` does, which reads what is laid out in another way.
+    """
+    from puma.models.weights import state_digest
+
+    archive = from_files(found, read_archive)
+    if archive is not None and state_digest(archive.state) == found.tags.get(WEIGHTS):
+        return archive.state
+    return load_graph(found).state_dict()
+
+
+def read_archive(folder: Path) -> GraphArchive | None:
+    """A logged model's archive; None beside a pickle, or if only PyTorch can read it."""
+    return None if (folder / PICKLE).exists() else GraphArchive.read(folder / ARCHIVE)
+
+
+def from_files(found: ModelVersion | RegisteredVersion, read: Callable[[Path], Read]) -> Read:
+    """What ``read`` makes of a copy of the files that the store holds as ``found``.
+
+    Raises:
+        RegistryError: The files are gone, or cannot be read.
+    """
     import mlflow.artifacts
-    import mlflow.pytorch
 
     name = f"{found.name}/{found.version}"
     try:
@@ -70,18 +92,7 @@ def _held_graph(
             fetched = Path(mlflow.artifacts.download_artifacts(found.source, dst_path=folder))
             if not (fetched / "MLmodel").is_file():
                 raise RegistryError(f"{name} cannot be loaded (its files are gone); {RESTORE}")
-            if name in allow_pickle:
-                loaded: nn.Module = mlflow.pytorch.load_model(str(fetched), weights_only=False)
-                return loaded
-            if not (fetched / ARCHIVE).is_file():
-                raise RegistryError(
-                    f"{name} is no exported graph (it has no {ARCHIVE}), so that loading it may "
-                    "run whatever is in it, and PUMA did not register it; if you trust its maker, "
-                    f"allow it by name: load_predictor(…, allow_pickle=['{name}'])"
-                )
-            if (fetched / PICKLE).exists():  # what others would load by MLflow
-                raise RegistryError(f"{name} cannot be loaded (it also has a pickle); {RESTORE}")
-            return load_archive(fetched / ARCHIVE)
+            return read(fetched)
     except RegistryError:
         raise
     except Exception as error:  # MLflow, zip and torch.export fail in ways of their own
@@ -89,6 +100,31 @@ def _held_graph(
             raise
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise RegistryError(f"{name} cannot be loaded ({first}); {RESTORE}") from error
+
+
+def _held_graph(
+    found: ModelVersion | RegisteredVersion, allow_pickle: Collection[str] = ()
+) -> nn.Module:
+    """What the store holds as ``found``, whether or not it was registered so."""
+    name = f"{found.name}/{found.version}"
+
+    def read(folder: Path) -> nn.Module:
+        import mlflow.pytorch
+
+        if name in allow_pickle:
+            loaded: nn.Module = mlflow.pytorch.load_model(str(folder), weights_only=False)
+            return loaded
+        if not (folder / ARCHIVE).is_file():
+            raise RegistryError(
+                f"{name} is no exported graph (it has no {ARCHIVE}), so that loading it may "
+                "run whatever is in it, and PUMA did not register it; if you trust its maker, "
+                f"allow it by name: load_predictor(…, allow_pickle=['{name}'])"
+            )
+        if (folder / PICKLE).exists():  # what others would load by MLflow
+            raise RegistryError(f"{name} cannot be loaded (it also has a pickle); {RESTORE}")
+        return load_archive(folder / ARCHIVE)
+
+    return from_files(found, read)
 
 
 def load_archive(archive: Path) -> nn.Module:
@@ -123,9 +159,11 @@ def registered_weights(found: ModelVersion | RegisteredVersion) -> str:
     Raises:
         RegistryError: The model cannot be loaded.
     """
-    from puma.models import weights_digest
+    from puma.models.weights import state_digest
 
-    return weights_digest(_held_graph(found))
+    archive = from_files(found, read_archive)
+    state = _held_graph(found).state_dict() if archive is None else archive.state
+    return state_digest(state)
 
 
 def load_identity(client: MlflowClient, found: ModelVersion | RegisteredVersion) -> ModelIdentity:
@@ -173,7 +211,7 @@ def load_module(
             f"{name} is of {identity.model.name!r}, and params.yaml names the model {trusted!r}; "
             "code is run only by the name that params.yaml gives: name it there if you trust it"
         )
-    graph = load_graph(found)
+    state = load_state(found)
     try:
         module = new_model(
             identity.model,
@@ -182,7 +220,7 @@ def load_module(
             seed=identity.seed,
             task=identity.task,
         )
-        module.load_state_dict(graph.state_dict())
+        module.load_state_dict(state)
     except (ModelError, RuntimeError) as error:
         raise RegistryError(
             f"{name} does not fit the model that it was registered as ({error}); {RESTORE}"

@@ -23,6 +23,7 @@ VERDICT_REASON = "puma.verdict_reason"
 EVIDENCE = "puma.evidence"  # what the retrained models of its audit were: pool or retrain
 UNRESOLVED = "puma.unresolved"
 WEIGHTS = "puma.weights_digest"
+GRAPH = "puma.graph_digest"  # of the files of its logged model but for the weights
 AUDITED_WEIGHTS = "puma.audited_weights"
 AUDITED_DELETION = "puma.audited_deletion"
 PROMOTED_AT = "puma.promoted_at"
@@ -41,7 +42,7 @@ IDEMPOTENCY_KEY = "puma.idempotency_key"  # of what the direct path made
 # them. A version of an earlier PUMA has them itself.
 ON_RUN = frozenset(
     {
-        *("puma.data_digest", "puma.n_subjects", "puma.seed", CERTIFICATE_PAGE),
+        *("puma.data_digest", "puma.n_subjects", "puma.seed", GRAPH, CERTIFICATE_PAGE),
         *(VERDICT_REASON, EVIDENCE, UNRESOLVED, AUDITED_WEIGHTS, AUDITED_DELETION),
     }
 )

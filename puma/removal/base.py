@@ -217,7 +217,8 @@ class RemovalMethod(Strict, ABC):
                 f"{trained.dataset.name!r}; read it again with the model's own dataset"
             )
         self._require_ranks_agree(trained, deletion_set)
-        _import_for_adam()
+        if self._trains_anything(trained, deletion_set):
+            _import_for_adam()
         start = time.perf_counter()
         home, trained = _home(trained.predictor), self._moved(trained)
         rows = weighted(trained.dataset.train, self.training.class_weights)
@@ -285,6 +286,14 @@ class RemovalMethod(Strict, ABC):
     ) -> tuple[CriterionChange, ...]:
         """Measure what the method promised to keep, on all rows of each criterion."""
         return ()
+
+    def _trains_anything(
+        self,
+        trained: Trained,  # noqa: ARG002
+        deletion_set: DeletionSet,  # noqa: ARG002
+    ) -> bool:
+        """Whether this removal trains a model, for however short a time."""
+        return True
 
     @abstractmethod
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:

@@ -131,7 +131,8 @@ def checked(workspace: Workspace, number: int) -> dict[str, str]:
 
 
 def test_what_was_registered_holds_and_nobody_is_named(proven: Workspace) -> None:
-    common = {"certificate", "fingerprint", "certificate.html", "weights_digest", "data_digest"}
+    common = {"certificate", "fingerprint", "certificate.html", "data_digest"}
+    common |= {"weights_digest", "graph_digest"}
     chained = {"deletion.digest", "parent_certificate"}
     names = {"1": {"alias champion"}, "2": chained, "models:/puma-toy@challenger": chained}
     for named, more in names.items():
@@ -242,13 +243,23 @@ def test_every_file_is_checked(own: Workspace) -> None:
     assert found["parent_certificate"].found == digest(artifact(own, 1).read_text())
 
 
+def test_what_is_computed_with_the_weights_is_checked(own: Workspace) -> None:
+    """The weights are as they were; MLflow would run another loader on them."""
+    path = model_files(own, 3) / "MLmodel"
+    path.write_text(
+        path.read_text().replace("loader_module: mlflow.pytorch", "loader_module: evil")
+    )
+    assert verify_version(own, DATASET, 3).failed == ("graph_digest",)
+
+
 def test_what_cannot_be_read_cannot_be_checked(own: Workspace) -> None:
     (archive,) = model_files(own, 3).rglob("*.pt2")
     archive.write_bytes(archive.read_bytes()[:-100])
     artifact(own, 3, "identity.json").unlink()
     result = puma(own.root, "verify", DATASET, "3")
     assert result.exit_code == 2
-    wanted = "puma-toy version 3 cannot be checked: fingerprint, weights_digest"
+    unknown = "fingerprint, weights_digest, graph_digest"
+    wanted = f"puma-toy version 3 cannot be checked: {unknown}"
     assert result.stdout.splitlines()[-1] == wanted
     set_tag(own, 3, "puma.verdict", "over_forgotten")  # a failure goes before what is unknown
     assert puma(own.root, "verify", DATASET, "3").exit_code == 1

@@ -34,6 +34,7 @@ from puma.models import build_model, weights_digest
 from puma.models.predictions import margins_of
 from puma.models.training import train
 from puma.project.workspace import Workspace
+from puma.references import Pool
 from puma.registry import list_versions, load_predictor, missing, open_store, register_all
 from puma.registry.certificate.verify import verify_version
 from puma.registry.loading import load_module
@@ -48,6 +49,7 @@ from tests import command
 from tests.audited import DATASET, N_REMOVED, N_TRAIN, copy_of
 from tests.audited_fixtures import NUMBERS, project
 from tests.registry.fixtures import _default_store, template
+from tests.registry.projects import run_python
 
 __all__ = ["_default_store", "project", "template"]
 
@@ -166,7 +168,8 @@ def test_without_a_level_nobody_is_removed_twice(chain: Workspace) -> None:
     assert done.version.n_removed == 10
 
 
-def test_a_pool_serves_a_chain(own: Workspace) -> None:
+def train_its_pool(own: Workspace) -> tuple[Dataset, Pool]:
+    """Let the pool give targets and evidence; it is still to be trained."""
     params = own.root / "params.yaml"
     text = params.read_text().replace("reference_models: 1", "reference_models: pool")
     params.write_text(text.replace("evidence: retrain", "evidence: pool"))
@@ -175,6 +178,25 @@ def test_a_pool_serves_a_chain(own: Workspace) -> None:
     pool = train_pool(data, own.settings, progress=False)
     pool.save(own.pool(DATASET))
     pool.everybody.save(own.reference(DATASET, "original", "with"))
+    return data, pool
+
+
+def test_a_removal_that_trains_nothing_does_not_import_pytorch_s_compiler(own: Workspace) -> None:
+    """Two seconds of imports, for each request."""
+    _, pool = train_its_pool(own)
+    assert not pool.needs_short(np.arange(20, 22))
+    request = write_request(own, range(20, 22))
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom puma.project.workspace import Workspace\n"
+        "from puma.workflows.remove import remove_request\n"
+        f"done = remove_request(Workspace(Path.cwd()), {DATASET!r}, 1, Path({str(request)!r}), "
+        "progress=False)\nprint(done.outcome, 'torch._dynamo' in sys.modules)"
+    )
+    assert run_python(code, own.root) == "registered False\n"
+
+
+def test_a_pool_serves_a_chain(own: Workspace) -> None:
+    data, pool = train_its_pool(own)
     versions = [respond(own, 1, FIRST).version, respond(own, 5, SECOND).version]
     for version, rows in zip(versions, (FIRST, (*FIRST, *SECOND)), strict=True):
         people = DeletionSet.of([f"{SUBJECT}{row}" for row in rows], data)
@@ -190,6 +212,7 @@ def test_a_pool_serves_a_chain(own: Workspace) -> None:
         audited = audit_version(own, DATASET, version.version)[1]
         assert (audited.evidence, audited.verdict.name) == ("pool", version.verdict)
     # A method that removes from the data without the earlier rows is audited by the pool, too.
+    params = own.root / "params.yaml"
     params.write_text(
         params.read_text().replace("{reference_models: pool}", "{reference_models: 0, steps: 1}")
     )

@@ -11,11 +11,18 @@ from puma.registry.certificate import compare as rules
 from puma.registry.certificate.build import FILE, KEPT, PAGE, digest, read_artifact
 from puma.registry.certificate.compare import Ancestor, Record, compare
 from puma.registry.certificate.findings import Finding, State, Verification, differs
-from puma.registry.loading import ChangedIdentityError, load_identity, registered_weights
+from puma.registry.connection import RESTORE
+from puma.registry.loading import (
+    ChangedIdentityError,
+    from_files,
+    load_identity,
+    registered_weights,
+)
+from puma.registry.logged_model import graph_digest
 from puma.registry.store import open_store, reaches_store
 from puma.registry.store_errors import is_away
 from puma.registry.tombstones import Tombstone, parent_of
-from puma.registry.versions import RegisteredVersion, choose_version, list_versions
+from puma.registry.versions import GRAPH, RegisteredVersion, choose_version, list_versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,7 +39,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
     - the fields of the certificate against the version, its run and its parent in the registry;
     - the fingerprint, computed from what the version was registered as;
     - the page for people;
-    - the weights, computed from the registered model;
+    - the weights, and what is computed with them, from the files of the registered model;
     - the data and, with the project's key, the deletion set, where the project has them;
     - the certificates above it, up to the original's;
     - ``champion``, if this version has it or should have it.
@@ -53,6 +60,7 @@ def verify_version(workspace: Workspace, dataset: str, version_or_alias: str | i
         _check_identity(client, row),
         rules.check_page(record),
         rules.check_weights(weights_or_error(row), trusted["weights_digest"]),
+        *_check_graph(row),
         *check_project(workspace, dataset, trusted),
         *rules.check_chain(record, trusted[rules.CHAIN]),
         *rules.check_champion(row, rows),
@@ -169,6 +177,26 @@ def _check_identity(client: MlflowClient, version: RegisteredVersion) -> Finding
     except RegistryError as error:
         return Finding(name, "unknown", str(error))
     return Finding(name, "holds", "computed from what the version was registered as")
+
+
+def _check_graph(version: RegisteredVersion) -> Iterator[Finding]:
+    """Check what is computed with the weights, where the version says what that was."""
+    expected = version.tags.get(GRAPH)
+    if expected is None:  # registered by an earlier PUMA
+        return
+    name = "graph_digest"
+    try:
+        found = from_files(version, graph_digest)
+    except RegistryError as error:
+        yield Finding(name, "unknown", str(error))
+        return
+    if found is None:
+        yield Finding(name, "unknown", f"the registered model's archive is damaged; {RESTORE}")
+    elif found == expected:
+        yield Finding(name, "holds", "computed from the files of the registered model")
+    else:
+        why = f"the files of the registered model were changed; {RESTORE}"
+        yield differs(name, expected, found, why)
 
 
 def check_project(workspace: Workspace, dataset: str, trusted: dict[str, Any]) -> Iterator[Finding]:

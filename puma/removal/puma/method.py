@@ -146,6 +146,11 @@ class PUMA(PumaSettings, RemovalMethod):
         """True where the target margins come from the pool."""
         return self.reference_models == "pool"
 
+    def _trains_anything(self, trained: Trained, deletion_set: DeletionSet) -> bool:
+        if self.uses_pool and trained.pool is not None:
+            return trained.pool.needs_short(deletion_set.rows.numpy())
+        return self.reference_models != 0
+
     def _patch(self, trained: Trained, deletion_set: DeletionSet, *, progress: bool) -> Patch:
         run = self._stepper(trained, deletion_set, progress=progress)
         steps: list[dict[str, float]] = []
