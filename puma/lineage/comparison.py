@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from puma.errors import DataError
 from puma.html_table import html_table, in_words, short_number
 from puma.lineage.records import RETRAIN
+from puma.project.workspace import Workspace
 
 # Of a version's metrics; the rows of the table, in words. What no version has is left out.
 _METRICS = {
@@ -22,6 +25,26 @@ _FURTHER = {
     "runtime_seconds": "runtime (seconds)",
     "speedup_vs_retrain": "times faster than retraining",
 }
+
+
+def registered_versions(workspace: Workspace, dataset: str) -> list[dict[str, Any]]:
+    """What the stage ``register`` wrote of a dataset's versions, oldest first.
+
+    Raises:
+        DataError: There is no such file, or it has none of this dataset.
+    """
+    path = workspace.registered
+    try:
+        versions: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[dataset]
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: no such list of versions; run `dvc repro`, which registers them"
+        ) from error
+    except (KeyError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"{path}: has no versions of {dataset}; run `dvc repro`, which registers them"
+        ) from error
+    return versions
 
 
 @dataclass(frozen=True, repr=False)

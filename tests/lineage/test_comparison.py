@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from puma.lineage.comparison import Comparison
+import pytest
+
+from puma.errors import DataError
+from puma.lineage.comparison import Comparison, registered_versions
+from puma.project.files import write_json
+from puma.project.workspace import Workspace
 from tests.test_html_table import cells
 
 
@@ -75,3 +81,16 @@ def test_text_and_html_show_the_same_cells():
 
 def test_no_version_is_an_empty_table():
     assert repr(Comparison.of("toy", [])).startswith("Versions of toy")
+
+
+def test_what_the_stage_register_wrote_is_read_or_asked_for(tmp_path: Path):
+    workspace = Workspace(tmp_path)
+    with pytest.raises(DataError, match=r"registered\.json: no such list .*run `dvc repro`"):
+        registered_versions(workspace, "toy")
+    write_json(workspace.registered, {"toy": [{"version": 1}]})
+    assert registered_versions(workspace, "toy") == [{"version": 1}]
+    with pytest.raises(DataError, match=r"has no versions of other; run `dvc repro`"):
+        registered_versions(workspace, "other")
+    workspace.registered.write_text("{")
+    with pytest.raises(DataError, match=r"has no versions of toy; run `dvc repro`"):
+        registered_versions(workspace, "toy")
