@@ -27,12 +27,12 @@ $(READY): pyproject.toml constraints.txt notebooks/jupyter_server_config.py
 install: $(READY) ## make the virtual environment .venv and install everything into it
 	@git rev-parse --git-dir > /dev/null 2>&1 || $(BIN)/dvc config --local core.no_scm true
 
-# Every dataset up to its audits, as many at once as there are cores, then what is left: DVC runs
-# stages one after the other, but several DVCs may run, on stages that share no output.
+# As many datasets at once as there are cores: DVC runs stages one after the other, but several DVCs
+# may run, on stages that share no output. What all datasets share, register, comes in between.
 demo: install ## train, register, remove marked people's rows, audit, and compare
-	@dvc stage list --name-only | sed -n 's/^prepare@//p' | xargs -P "$$(getconf _NPROCESSORS_ONLN)" \
-	  -I{} dvc --wait-for-lock repro --glob 'audit@{}-*'
-	dvc repro
+	@set -e; names="$$(dvc stage list --name-only | sed -n 's/^prepare@//p')"; \
+	  each() { xargs -P "$$(getconf _NPROCESSORS_ONLN)" -I{} dvc --wait-for-lock repro "$$@" <<< "$$names"; }; \
+	  each --glob 'audit@{}-*'; dvc repro register; each --single-item 'compare@{}'
 	@$(BIN)/puma compare
 	@echo
 	@echo "Look at the versions side by side:  make ui   then open  http://127.0.0.1:5000/#/models?workflowType=machine_learning"

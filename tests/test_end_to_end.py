@@ -111,9 +111,9 @@ def test_the_demonstration_runs_its_datasets_at_the_same_time(tmp_path):
     done = run(workspace, "make", "-o", "install", binaries, "demo")  # install: it is done
     ran = Counter(re.findall(r"Running stage '(\w+)", done.stdout))
     once = ["prepare", "request", "train", "shadow", "pool", "reference", "remove", "compare"]
-    # source looks again in the `dvc repro` at the end; the original and puma are audited
+    # source looks again before register; the original and puma are audited
     assert ran == dict.fromkeys(once, 2) | {"source": 4, "audit": 4, "register": 1}
-    # Between a dataset's first notebook and its last audit; `compare` is the `dvc repro`'s.
+    # Between a dataset's first notebook and its last audit: both compare after register.
     spans = []
     for name in names:
         reports = set(workspace.root.glob(f"reports/{name}-*.ipynb"))
