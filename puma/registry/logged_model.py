@@ -83,44 +83,47 @@ class _Flavor:
     def _take_over(self, folder: Path, mlflow_model: Model) -> bool:
         """Write the parent's files with this model's weights, or nothing."""
         parent = self.parent
-        # The code of a user's own network may have changed since the parent was registered.
-        if parent is None or not parent.run_id or ":" in self.record.model.name:
+        if parent is None or not parent.run_id:
             return False
         graph = self.client.get_run(parent.run_id).data.tags.get(GRAPH)
-        if graph is None:  # registered by an earlier PUMA
-            return False
-
-        def copy(files: Path) -> bool:
-            import mlflow
-            import torch
-            from mlflow.models import Model
-
-            archive, described = read_archive(files), Model.load(str(files))
-            content = None if archive is None else archive.with_state(self.model.state_dict())
-            made_by = (described.mlflow_version, described.flavors["pytorch"]["pytorch_version"])
-            if (
-                content is None
-                or made_by != (mlflow.__version__, torch.__version__)
-                or graph_digest(files) != graph
-            ):
-                return False
-            shutil.copytree(files, folder, ignore=shutil.ignore_patterns(FETCHED_FROM))
-            write_bytes(folder / ARCHIVE, content)
-            mlflow_model.flavors = described.flavors
-            mlflow_model.signature = described.signature
-            mlflow_model.saved_input_example_info = described.saved_input_example_info
-            mlflow_model.model_size_bytes = described.model_size_bytes
-            mlflow_model.save(str(folder / MLMODEL))
-            return True
-
         try:
-            identity = load_identity(self.client, parent)
-            same = ("model", "shape", "outputs", "task")
-            return all(
-                getattr(identity, name) == getattr(self.record, name) for name in same
-            ) and from_files(parent, copy)
-        except RegistryError:  # its files are gone or were changed, which is its own fault alone
+            return (
+                graph is not None  # as of a version that an earlier PUMA registered
+                and self._is_of_the_same_network(parent)
+                and from_files(parent, lambda files: self._copy(files, graph, folder, mlflow_model))
+            )
+        except RegistryError:  # the parent's files are gone or were changed: its own fault alone
             return False
+
+    def _is_of_the_same_network(self, parent: ModelVersion) -> bool:
+        if ":" in self.record.model.name:  # the user's own, whose code may have changed since
+            return False
+        identity = load_identity(self.client, parent)
+        of_both = ("model", "shape", "outputs", "task")
+        return all(getattr(identity, name) == getattr(self.record, name) for name in of_both)
+
+    def _copy(self, files: Path, graph: str, folder: Path, mlflow_model: Model) -> bool:
+        import mlflow
+        import torch
+        from mlflow.models import Model
+
+        archive, described = read_archive(files), Model.load(str(files))
+        made_by = (described.mlflow_version, described.flavors["pytorch"]["pytorch_version"])
+        if (
+            archive is None
+            or made_by != (mlflow.__version__, torch.__version__)
+            or graph_digest(files) != graph
+            or (content := archive.with_state(self.model.state_dict())) is None
+        ):
+            return False
+        shutil.copytree(files, folder, ignore=shutil.ignore_patterns(FETCHED_FROM))
+        write_bytes(folder / ARCHIVE, content)
+        mlflow_model.flavors = described.flavors
+        mlflow_model.signature = described.signature
+        mlflow_model.saved_input_example_info = described.saved_input_example_info
+        mlflow_model.model_size_bytes = described.model_size_bytes
+        mlflow_model.save(str(folder / MLMODEL))
+        return True
 
     def _export(self, folder: Path, mlflow_model: Model) -> None:
         import mlflow.pytorch
