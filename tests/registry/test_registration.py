@@ -283,7 +283,7 @@ def test_failure_at_any_step_leaves_no_version_and_a_failed_run(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = open_store(workspace)
-    steps = ["_log_model", "_log_inputs", "_params", "log_metrics", "_log_curve"]
+    steps = ["log_model", "_log_inputs", "_params", "log_metrics", "_log_curve"]
     steps += ["log_figures", "_tags"]
     for attempt, step in enumerate(steps, start=1):
         with monkeypatch.context() as patch:
@@ -305,7 +305,8 @@ def test_killed_process_leaves_no_version(workspace: Workspace) -> None:
     code = (
         "import os\nfrom puma.registry import creation as lineage, register_all\n"
         "from puma.project.workspace import Workspace\n"
-        "lineage.rebuild_model = lineage._log_model = lambda *_: 'none'\n"
+        "lineage.rebuild_model = lambda *_: 'none'\n"
+        "lineage.log_model = lambda *_: ('none', {})\n"
         "lineage._params = lambda *_: os._exit(9)\n"
         "register_all(Workspace.find(), progress=False)"
     )
