@@ -7,7 +7,6 @@ the installed packages for what it needs, takes three seconds for what the paren
 from __future__ import annotations
 
 import json
-import shutil
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,18 +81,31 @@ class _Flavor:
 
     def _take_over(self, folder: Path, mlflow_model: Model) -> bool:
         """Write the parent's files with this model's weights, or nothing."""
+        if (taken := self._parents_files()) is None:
+            return False
+        described, files = taken
+        for name, content in files.items():
+            write_bytes(folder / name, content)
+        mlflow_model.flavors = described.flavors
+        mlflow_model.signature = described.signature
+        mlflow_model.saved_input_example_info = described.saved_input_example_info
+        mlflow_model.model_size_bytes = described.model_size_bytes
+        mlflow_model.save(str(folder / MLMODEL))
+        return True
+
+    def _parents_files(self) -> tuple[Model, dict[str, bytes]] | None:
+        """What MLmodel says, and the other files, with this model's weights; or nothing."""
         parent = self.parent
         if parent is None or not parent.run_id:
-            return False
+            return None
         graph = self.client.get_run(parent.run_id).data.tags.get(GRAPH)
         try:
-            return (
-                graph is not None  # as of a version that an earlier PUMA registered
-                and self._is_of_the_same_network(parent)
-                and from_files(parent, lambda files: self._copy(files, graph, folder, mlflow_model))
-            )
+            # What an earlier PUMA registered has no such tag.
+            if graph is None or not self._is_of_the_same_network(parent):
+                return None
+            return from_files(parent, lambda folder: self._with_weights(folder, graph))
         except RegistryError:  # the parent's files are gone or were changed: its own fault alone
-            return False
+            return None
 
     def _is_of_the_same_network(self, parent: ModelVersion) -> bool:
         if ":" in self.record.model.name:  # the user's own, whose code may have changed since
@@ -102,28 +114,21 @@ class _Flavor:
         of_both = ("model", "shape", "outputs", "task")
         return all(getattr(identity, name) == getattr(self.record, name) for name in of_both)
 
-    def _copy(self, files: Path, graph: str, folder: Path, mlflow_model: Model) -> bool:
+    def _with_weights(self, folder: Path, graph: str) -> tuple[Model, dict[str, bytes]] | None:
         import mlflow
         import torch
         from mlflow.models import Model
 
-        archive, described = read_archive(files), Model.load(str(files))
+        archive, described = read_archive(folder), Model.load(str(folder))
         made_by = (described.mlflow_version, described.flavors["pytorch"]["pytorch_version"])
         if (
             archive is None
             or made_by != (mlflow.__version__, torch.__version__)
-            or graph_digest(files) != graph
+            or graph_digest(folder) != graph
             or (content := archive.with_state(self.model.state_dict())) is None
         ):
-            return False
-        shutil.copytree(files, folder, ignore=shutil.ignore_patterns(FETCHED_FROM))
-        write_bytes(folder / ARCHIVE, content)
-        mlflow_model.flavors = described.flavors
-        mlflow_model.signature = described.signature
-        mlflow_model.saved_input_example_info = described.saved_input_example_info
-        mlflow_model.model_size_bytes = described.model_size_bytes
-        mlflow_model.save(str(folder / MLMODEL))
-        return True
+            return None
+        return described, _other_files(folder) | {ARCHIVE.as_posix(): content}
 
     def _export(self, folder: Path, mlflow_model: Model) -> None:
         import mlflow.pytorch
@@ -152,8 +157,14 @@ def graph_digest(folder: Path) -> str | None:
         return None
     stated = Model.load(str(folder)).to_dict()
     parts = [json.dumps({name: stated.get(name) for name in OF_THE_GRAPH}, sort_keys=True).encode()]
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name not in (MLMODEL, ARCHIVE.as_posix(), FETCHED_FROM):
-            parts += [name.encode(), path.read_bytes()]
+    for name, content in sorted(_other_files(folder).items()):
+        parts += [name.encode(), content]
     return sha256(archive.graph_digest.encode(), *parts)
+
+
+def _other_files(folder: Path) -> dict[str, bytes]:
+    files = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*")}
+    known = {MLMODEL, ARCHIVE.as_posix(), FETCHED_FROM}
+    return {
+        name: files[name].read_bytes() for name in files.keys() - known if files[name].is_file()
+    }
