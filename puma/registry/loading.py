@@ -67,8 +67,8 @@ def load_state(found: ModelVersion | RegisteredVersion) -> Mapping[str, Tensor]:
     from puma.models.weights import state_digest
 
     archive = from_files(found, read_archive)
-    if archive is not None and state_digest(archive.state) == found.tags.get(WEIGHTS):
-        return archive.state
+    if archive is not None and state_digest(state := archive.state) == found.tags.get(WEIGHTS):
+        return state
     return load_graph(found).state_dict()
 
 

@@ -112,7 +112,7 @@ def test_a_database_that_cannot_be_opened_is_named_without_the_password(
     started = time.monotonic()
     with pytest.raises(RegistryError, match=f"{why}.*check the address in MLFLOW_TRACK") as caught:
         open_store(workspace)
-    assert time.monotonic() - started < 30  # MLflow would try again for minutes
+    assert time.monotonic() - started < 5
     assert "//***@127.0.0.1" in str(caught.value)
     assert PASSWORD not in str(caught.value)
 

@@ -139,11 +139,19 @@ def test_a_removal_shows_itself_without_saying_whose_rows_it_removed(dataset, mo
 
 
 @pytest.mark.slow
-def test_no_import_of_pytorch_falls_into_the_measured_seconds():
-    code = """
+@pytest.mark.parametrize(
+    ("reference_models", "trained"),
+    [
+        (1, "method.fit(torch.nn.Linear(4, 2), data, progress=False)"),
+        # A model that was loaded: nothing has been trained in this process, and nothing is.
+        (0, "Trained(torch.nn.Linear(4, 2).eval(), data, torch.nn.Linear(4, 2))"),
+    ],
+)
+def test_no_import_of_pytorch_falls_into_the_measured_seconds(reference_models, trained):
+    code = f"""
 import sys, torch
 from puma.data import Dataset, Examples
-from puma.removal import PUMA
+from puma.removal import PUMA, Trained
 from puma.requests.deletion_set import DeletionSet
 rows = Examples.of(torch.eye(4), torch.tensor([0, 1, 0, 1]))
 data = Dataset("toy", rows, rows, ("a", "b"))
@@ -160,8 +168,8 @@ def watched(call):
 class Watched(PUMA):
     _train, _patch = watched(PUMA._train), watched(PUMA._patch)
 
-method = Watched(budget=1.0, reference_models=1)
-trained = method.fit(torch.nn.Linear(4, 2), data, progress=False)
+method = Watched(budget=1.0, reference_models={reference_models})
+trained = {trained}
 method.remove(trained, DeletionSet.of(["0"], data), progress=False)
 print(sorted(name for name in new if name.startswith("torch")))
 """
