@@ -1,13 +1,20 @@
-"""A process that is killed at its k-th write, and what has to hold of the registry afterwards."""
+"""A process that is killed at one of its writes, and what has to hold of the registry afterwards.
+
+A write is told by what it is and by how many of its kind came before. Its place among all writes
+would not do: MLflow leaves out an UPDATE that changes nothing, as when a run happened to last to
+the millisecond as long as it is then said to have lasted.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -32,18 +39,35 @@ if TYPE_CHECKING:
     from alembic.runtime.migration import RevisionStep
 
 KEY = "a" * 64
+WRITE = "about to write: "
+RANDOM = re.compile(r"\b[0-9a-f]{32}\b|(?<=\.uploading\.)\w+|(?<=\.json\.)[0-9a-f]{8}$")
 
 
-def register_until(workspace: Workspace, step: int) -> None:
-    """Register what is missing; killed before the ``step``-th write, counted from 1."""
-    _count_writes(workspace.root, _kill_at(step))
+class Write(NamedTuple):
+    """The ``nth`` write of a kind, counted from 1."""
+
+    kind: str
+    nth: int
+
+
+def read_writes(log: Path) -> list[Write]:
+    """What a process was about to write, in order, by its log."""
+    kinds = [
+        line.removeprefix(WRITE) for line in log.read_text().splitlines() if line.startswith(WRITE)
+    ]
+    return [Write(kind, kinds[: place + 1].count(kind)) for place, kind in enumerate(kinds)]
+
+
+def register_until(workspace: Workspace, last: Write | None) -> None:
+    """Register what is missing; killed before the ``last`` write, if any."""
+    _watch_writes(workspace.root, _kill_at(last))
     register_all(workspace, progress=False)
 
 
-def answer_until(workspace: Workspace, step: int) -> None:
+def answer_until(workspace: Workspace, last: Write | None) -> None:
     """Register the last receipt's model as the direct path does; killed as in
     :func:`register_until`."""
-    _count_writes(workspace.root, _kill_at(step))
+    _watch_writes(workspace.root, _kill_at(last))
     _answer(workspace)
 
 
@@ -52,9 +76,9 @@ def _answer(workspace: Workspace) -> tuple[RegisteredVersion, bool]:
     return Registry.open(workspace).register_removal(draft, KEY)
 
 
-def promote_until(workspace: Workspace, step: int) -> None:
+def promote_until(workspace: Workspace, last: Write | None) -> None:
     """Let version 3 serve; killed as in :func:`register_until`."""
-    _count_writes(workspace.root, _kill_at(step))
+    _watch_writes(workspace.root, _kill_at(last))
     promote(workspace, DATASET, 3)
 
 
@@ -122,21 +146,20 @@ def migrate_until(workspace: Workspace, last: int) -> None:
     open_store(workspace)
 
 
-def _kill_at(step: int) -> Callable[[str], None]:
-    written = 0
+def _kill_at(last: Write | None) -> Callable[[str], None]:
+    written: Counter[str] = Counter()
 
-    def count(what: str) -> None:
-        nonlocal written
-        written += 1
-        if written == step:
-            print(what, flush=True)
+    def kill(kind: str) -> None:
+        print(f"{WRITE}{kind}", flush=True)
+        written[kind] += 1
+        if Write(kind, written[kind]) == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return count
+    return kill
 
 
-def _count_writes(root: Path, count: Callable[[str], None]) -> None:
-    """Call ``count`` before every change to the folder and before every commit to its store."""
+def _watch_writes(root: Path, tell: Callable[[str], None]) -> None:
+    """Call ``tell`` before every change to the folder and before every commit to its store."""
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
@@ -152,7 +175,7 @@ def _count_writes(root: Path, count: Callable[[str], None]) -> None:
         else:
             return
         if Path(path).is_relative_to(root) and not path.endswith(".lock"):
-            count(f"{name} {Path(path).relative_to(root)}")
+            tell(RANDOM.sub("…", f"{name} {Path(path).relative_to(root)}"))
 
     def execute(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.split(maxsplit=1)[0] in ("INSERT", "UPDATE", "DELETE"):
@@ -160,7 +183,7 @@ def _count_writes(root: Path, count: Callable[[str], None]) -> None:
 
     def commit(_: Any) -> None:
         if writing:
-            count(f"commit {writing[-1]}")
+            tell(f"commit {writing[-1]}")
             writing.clear()
 
     event.listen(Engine, "before_cursor_execute", execute)
