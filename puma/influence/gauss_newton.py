@@ -14,7 +14,7 @@ from torch.func import jvp
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
-from puma.influence.flat_model import ALL, FlatModel, batches
+from puma.influence.flat_model import ALL, FlatModel, batches, pulled_back
 from puma.influence.gradient_rows import GradientRows, gradient_rows
 from puma.influence.operators import LinearOperator, Restricted, check_operator, require_shape
 from puma.influence.sharding import gathered, share, summed
@@ -99,12 +99,12 @@ class _OverOutputs(ABC):
             point = self.flat.vector.requires_grad_()
             output = part(point)
             dual = torch.zeros_like(output, requires_grad=True)
-            (pulled,) = torch.autograd.grad(output, point, dual, create_graph=True)
+            (pulled,) = pulled_back(output, point, dual, create_graph=True)
         curvature = self._curvature(output.detach(), labels)
 
         def product(vector: Tensor) -> Tensor:
-            (tangent,) = torch.autograd.grad(pulled, dual, vector, retain_graph=True)
-            return torch.autograd.grad(output, point, curvature(tangent), retain_graph=True)[0]
+            (tangent,) = pulled_back(pulled, dual, vector, retain_graph=True)
+            return pulled_back(output, point, curvature(tangent), retain_graph=True)[0]
 
         return product
 
@@ -210,13 +210,10 @@ class MarginGaussNewton(_OverOutputs):
 
 
 def _pulled(function: Product, point: Tensor, dual: Tensor) -> Tensor:
-    """(p,) Jᵀ dual, with J the Jacobian of ``function`` at ``point`` (p,).
-
-    Not by torch.func.vjp, which imports PyTorch's compiler: two seconds.
-    """
+    """(p,) Jᵀ dual, with J the Jacobian of ``function`` at ``point`` (p,)."""
     with torch.enable_grad():
         point = point.detach().requires_grad_()
         output = function(point)
     if not output.requires_grad:  # it does not depend on any trainable parameter
         return torch.zeros_like(point)
-    return torch.autograd.grad(output, point, dual)[0]
+    return pulled_back(output, point, dual)[0]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, unfold
 
 from puma.errors import ModelError
-from puma.influence.flat_model import FlatModel
+from puma.influence.flat_model import FlatModel, pulled_back
 
 
 class NoRuleError(ModelError):
@@ -148,7 +148,7 @@ class LayerSignals:
         with torch.enable_grad(), self._recording(len(features), taps, found):
             output = self._flat.logits(self._flat.vector, features)
             if taps:  # else nothing that trains takes part in the output
-                torch.autograd.grad(output, taps, seeds, allow_unused=True)
+                pulled_back(output, taps, seeds, allow_unused=True)
         return found
 
     @contextmanager

@@ -143,7 +143,7 @@ class RemovalMethod(Strict, ABC):
         if self.device is not None:
             predictor = predictor.to(chosen_device(self.device))
             rows = dataset.to(chosen_device(self.device))
-        _import_what_is_used(training=True)
+        _import_what_optimisers_use()
         start = time.perf_counter()
         try:
             history = self._train(predictor, rows, folder, progress=progress)
@@ -217,7 +217,8 @@ class RemovalMethod(Strict, ABC):
                 f"{trained.dataset.name!r}; read it again with the model's own dataset"
             )
         self._require_ranks_agree(trained, deletion_set)
-        _import_what_is_used(training=self._trains_anything(trained, deletion_set))
+        if self._trains_anything(trained, deletion_set):
+            _import_what_optimisers_use()
         start = time.perf_counter()
         home, trained = _home(trained.predictor), self._moved(trained)
         rows = weighted(trained.dataset.train, self.training.class_weights)
@@ -304,12 +305,9 @@ def _home(model: nn.Module) -> torch.device:
     return next((each.device for each in model.parameters()), torch.device("cpu"))
 
 
-def _import_what_is_used(*, training: bool) -> None:
-    """Import now what PyTorch imports at its first use: seconds that are no removal's."""
-    import torch.fx.experimental.symbolic_shapes  # by torch.autograd.grad
-
-    if training:
-        import torch._dynamo  # noqa: F401  # by every optimizer
+def _import_what_optimisers_use() -> None:
+    """PyTorch's compiler, now and not at the first step: seconds that are no removal's."""
+    import torch._dynamo  # noqa: F401
 
 
 def _mean_loss(model: nn.Module, examples: Examples) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from puma.data.base import Examples
 from puma.errors import SettingsError
-from puma.influence.flat_model import FlatModel, batches, require_examples
+from puma.influence.flat_model import FlatModel, batches, pulled_back, require_examples
 from puma.influence.sharding import gathered, share, summed
 from puma.models.device import exact
 from puma.project.user_code import imported
@@ -105,7 +105,7 @@ class OwnFunction:
             done += len(labels)
             with torch.enable_grad():
                 output = flat.logits(vector, features)
-            total += torch.autograd.grad(output, vector, back)[0]
+            total += pulled_back(output, vector, back)[0]
         return summed(total)
 
     @torch.no_grad()
