@@ -35,6 +35,7 @@ from puma.cli.signals import (
 from puma.cli.ui import ui
 from puma.cli.versions import compare, erase, promote, registered, versions
 from puma.errors import DeletionError, PumaError, SettingsError
+from puma.garbage import collect_rarely
 
 COMPLETED_BY_REPEATING = ("remove", "promote", "erase")
 SHARED = "remove"  # by the processes that torchrun starts
@@ -81,6 +82,7 @@ class App(typer.Typer):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run it and exit."""
+        collect_rarely()
         with quiet_interrupts():
             return super().__call__(*arguments, **named)
 

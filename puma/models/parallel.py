@@ -23,6 +23,7 @@ import torch
 from joblib.parallel import get_active_backend
 
 from puma.errors import ModelError, SettingsError
+from puma.garbage import collect_rarely
 from puma.settings import EngineSettings
 
 T = TypeVar("T")
@@ -220,6 +221,7 @@ def _received(connection: Connection, process: BaseProcess) -> Any:
 def _serve(connection: Connection) -> None:
     """Do the tasks that come through ``connection`` until its other end is closed."""
     _belong_to_parent()
+    collect_rarely()
     with suppress(EOFError, ConnectionError):
         while True:
             connection.send_bytes(_answer(connection.recv_bytes()))
