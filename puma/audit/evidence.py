@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -198,7 +199,7 @@ def predict_without(
     dataset = deletion_set.dataset
     pool.require(dataset)
     rows = deletion_set.rows.numpy()
-    initial = build_model(settings.model, dataset, seed=0)  # its weights are not used
+    initial = partial(build_model, settings.model, dataset, seed=0)  # its weights are not used
     train_short(pool, dataset, initial, rows, settings.training, progress=progress)
     found = pool.predict(rows, half="audit")
     members = without(dataset, deletion_set, len(found.draws))

@@ -52,6 +52,42 @@ class Prediction:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class _Fit:
+    """What the k' models of a half of the pool, or of all of it, say of every request alike.
+
+    Attributes:
+        regression: Of the margins, over these models.
+        out: (k', N) which rows each of them has not seen.
+        mean: (N,) margins of those that have seen a row, on average.
+        held_out: (k', N) what each is above what the other partitions predict for it.
+        from_mean: (k', N) what each is above ``mean``.
+        error: That of a :class:`Prediction`.
+    """
+
+    regression: Regression
+    out: Mask
+    mean: Array
+    held_out: Array
+    from_mean: Array
+    error: float
+
+    def deviations(self, rows: Rows) -> Array:
+        """(k', N) deviations of these models, were they trained without the training ``rows``.
+
+        A row that a model saw has no such deviation. Its own from the models that saw it stands
+        for it, as wide as the others' are on the request's rows: the rows of one model move
+        together, and this keeps them together.
+        """
+        out, found, others = self.out, self.held_out, self.from_mean
+        wide = np.sqrt(np.square(found[:, rows])[out[:, rows]].mean()) if len(rows) else 0.0
+        narrow = np.sqrt(np.square(others[:, rows])[~out[:, rows]].mean()) if len(rows) else 1.0
+        scaled = others[:, rows] * (wide / narrow if narrow > 0 else 1.0)
+        deviations = np.where(out, found, others)
+        deviations[:, rows] = np.where(out[:, rows], found[:, rows], scaled)
+        return deviations
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Pool:
     """Models trained once, with the original, that serve every request.
 
@@ -88,6 +124,7 @@ class Pool:
     starts: Array
     data_digest: str
     short_margins: dict[bytes, Array] = field(default_factory=dict, init=False)
+    _fits: dict[tuple[Half | None, bool], _Fit] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         models, rows = self.left_out.margins.shape
@@ -139,7 +176,6 @@ class Pool:
             AuditError: The request takes short trainings, and ``short_margins`` has none.
         """
         needs_short = self.needs_short(rows)
-        surrogates = self._surrogates(short=needs_short)
         at = [] if self.ridge is None else [self.ridge.without(rows)]
         if needs_short:
             if rows.tobytes() not in self.short_margins:
@@ -148,18 +184,14 @@ class Pool:
                     "puma.references.train_short first"
                 )
             at.append(self.short_margins[rows.tobytes()])
-        models = self._models(half)
-        regression = self._regression(models, surrogates)
-        margins = regression.predict(at)
-        deviations, error = self._deviations(models, surrogates, regression, rows)
+        fit = self._fit(half, short=needs_short)
+        margins = fit.regression.predict(at)
         seen = np.zeros(margins.shape, dtype=bool)
         seen[: self.n_train] = True
         seen[rows] = False
-        member = self.left_out.member[models]
-        of_members = weighted_mean(self.left_out.margins[models], member.astype(float))
-        margins = np.where(seen, of_members, margins)
-        draws = margins + deviations
-        return Prediction(margins, draws, draws > self._threshold, error)
+        margins = np.where(seen, fit.mean, margins)
+        draws = margins + fit.deviations(rows)
+        return Prediction(margins, draws, draws > self._threshold, fit.error)
 
     def held_out(self) -> tuple[Array, Array]:
         """What the other partitions predict for the rows that each model left out, and the truth.
@@ -314,27 +346,23 @@ class Pool:
             ]
         return found
 
-    def _deviations(
-        self, models: Rows, surrogates: list[Array], regression: Regression, rows: Rows
-    ) -> tuple[Array, float]:
-        """(k', N) deviations of models from what the others predict for them, and the error.
+    def _fit(self, half: Half | None, *, short: bool) -> _Fit:
+        """The one of a half, with short trainings or without, which serves every request."""
+        known = self._fits.get((half, short))
+        if known is None:
+            known = self._fitted(self._models(half), self._surrogates(short=short))
+            self._fits[half, short] = known
+        return known
 
-        A row that a model saw has no such deviation. Its own from the models that saw it stands
-        for it, as wide as the others' are on the request's rows: the rows of one model move
-        together, and this keeps them together.
-        """
+    def _fitted(self, models: Rows, surrogates: list[Array]) -> _Fit:
+        regression = self._regression(models, surrogates)
         out = ~self.left_out.member[models]
         own = self.left_out.margins[models]
-        found = own - self._held_out(models, surrogates)
-        of_members = own - weighted_mean(own, (~out).astype(float))
+        mean = weighted_mean(own, (~out).astype(float))
+        held_out = own - self._held_out(models, surrogates)
         trained = slice(0, self.n_train)
-        total = np.square(found[:, trained])[out[:, trained]].mean()
+        total = np.square(held_out[:, trained])[out[:, trained]].mean()
         residuals, shown = (each[:-1, trained][out[:, trained]] for each in regression.residuals())
         chance = np.square(residuals).sum() / shown.sum()
         error = float(np.sqrt(max(0.0, total - chance)))
-        wide = np.sqrt(np.square(found[:, rows])[out[:, rows]].mean()) if len(rows) else 0.0
-        narrow = np.sqrt(np.square(of_members[:, rows])[~out[:, rows]].mean()) if len(rows) else 1.0
-        scaled = of_members * (wide / narrow if narrow > 0 else 1.0)
-        requested = np.zeros(out.shape[1], dtype=bool)
-        requested[rows] = True
-        return np.where(out, found, np.where(requested, scaled, of_members)), error
+        return _Fit(regression, out, mean, held_out, own - mean, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ def short_margins(
 def train_short(
     pool: Pool,
     dataset: Dataset,
-    initial: nn.Module,
+    make_initial: Callable[[], nn.Module],
     rows: NDArray[np.int64],
     training: TrainingSettings,
     *,
@@ -103,13 +103,14 @@ def train_short(
     """Give ``pool`` the short trainings of a request where it takes any and has none.
 
     They predict the request's rows and the test rows. The others are not predicted by them.
+    ``make_initial`` builds the architecture where something is trained.
     """
     key = rows.tobytes()
     if pool.needs_short(rows) and key not in pool.short_margins:
         wanted = np.append(rows, np.arange(pool.n_train, pool.short.shape[1]))
         found = np.full(pool.short.shape[1], np.nan)
         found[wanted] = short_margins(
-            dataset, initial, pool.starts, [rows], training, wanted=wanted, progress=progress
+            dataset, make_initial(), pool.starts, [rows], training, wanted=wanted, progress=progress
         )[0]
         pool.short_margins[key] = found
 

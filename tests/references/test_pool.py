@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from puma.models import build_model
 from puma.models.predictions import margins_of
 from puma.models.training import train
 from puma.references import LeaveOutRidge, Pool, Population
-from puma.references.pool import ANCHOR
+from puma.references.pool import ANCHOR, Half
 from puma.references.short_training import short_margins, starts_of, train_short
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import AuditSettings, ModelSettings, PoolSettings, Settings, TrainingSettings
@@ -140,12 +141,23 @@ def test_a_request_that_is_one_part_is_near_the_model_that_left_it_out(data: Dat
     initial = build_model(SETTINGS.model, data, seed=0)
     nearer = []
     for model, rows in enumerate(pool.groups):
-        train_short(pool, data, initial, rows, SETTINGS.training, progress=False)
+        train_short(pool, data, lambda: initial, rows, SETTINGS.training, progress=False)
         truth = pool.left_out.margins[model][rows]
         predicted = pool.predict(rows).margins[rows]
         untouched = pool.everybody.margins.mean(0)[rows]
         nearer.append(np.abs(predicted - truth).mean() / np.abs(untouched - truth).mean())
     assert np.mean(nearer) < 0.6
+
+
+@pytest.mark.parametrize("half", ["removal", "audit", None])
+def test_a_pool_says_the_same_whatever_it_was_asked_before(pool: Pool, half: Half | None):
+    asked, fresh = replace(pool), replace(pool)
+    for rows in (np.arange(30, 31), np.arange(1)):
+        found = asked.predict(rows, half=half)
+    alone = fresh.predict(rows, half=half)
+    assert found.error == alone.error
+    for part in ("margins", "draws", "correct"):
+        np.testing.assert_array_equal(getattr(found, part), getattr(alone, part))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +181,7 @@ def test_without_a_kernel_short_trainings_alone_predict(
     kernelless.save(tmp_path / "pool.npz")
     stored = Pool.load(tmp_path / "pool.npz")
     initial = build_model(SETTINGS.model, data, seed=0)
-    train_short(stored, data, initial, rows, SETTINGS.training, progress=False)
+    train_short(stored, data, lambda: initial, rows, SETTINGS.training, progress=False)
 
     # One regression line over (model, row), with an intercept for every row.
     short = stored.short_margins[rows.tobytes()]

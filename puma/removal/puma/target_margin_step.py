@@ -127,9 +127,14 @@ class TargetMarginStepper(Stepper):
         trained.pool.require(trained.dataset)
         rows = deletion_set.rows.numpy()
         # Small models that train in lockstep, from weights that the pool keeps on the CPU.
-        initial = copy.deepcopy(trained.initial).cpu()
-        dataset = trained.dataset.to("cpu")
-        train_short(trained.pool, dataset, initial, rows, self.training, progress=progress)
+        train_short(
+            trained.pool,
+            trained.dataset.to("cpu"),
+            lambda: copy.deepcopy(trained.initial).cpu(),
+            rows,
+            self.training,
+            progress=progress,
+        )
         found = trained.pool.predict(rows, half="removal")
         return torch.from_numpy(found.margins[self.forget_rows.numpy()]), found.error
 
@@ -143,8 +148,7 @@ class TargetMarginStepper(Stepper):
         missing = self._missing(start)
         step, numbers = self._whole_step(missing)
         stay = _Candidate(_mean_size(missing), 0.0, start)
-        shares = [self._candidate(start, step, share) for share in SHARES]
-        best, drifts = self._best(stay, shares)
+        best, drifts = self._best(stay, step)
         if best is stay and first:
             # They are at their targets already, or the budget forbids going there.
             numbers = first_order_step(self, min(FIRST_ORDER, self.settings.max_dose))
@@ -194,19 +198,29 @@ class TargetMarginStepper(Stepper):
         distance = self._distance_at(vector)
         return _Candidate(distance if math.isfinite(distance) else math.inf, share, vector)
 
-    def _best(
-        self, stay: _Candidate, shares: list[_Candidate]
-    ) -> tuple[_Candidate, tuple[float, ...]]:
-        """The nearest that keeps the budgets, and its drifts. No criterion is measured further."""
-        # Of equals the first: to stay, or the larger share.
-        ranked = sorted([stay, *shares], key=lambda each: each.distance)
-        for candidate in ranked:
-            drifts = self.drifts(candidate.vector)
-            broken = self.broken(drifts)
-            if candidate is stay or not broken:
-                return candidate, drifts
-            self.bound_by = broken  # in the end, of the farthest that was refused
-        raise AssertionError("to stay is always allowed")
+    def _best(self, stay: _Candidate, step: Tensor) -> tuple[_Candidate, tuple[float, ...]]:
+        """The nearest share of the step that keeps the budgets, or to stay, and its drifts.
+
+        From the whole step down, until one is farther than one that is allowed: those that are
+        shorter still are farther, too.
+        """
+        best, drifts = stay, None
+        refused: list[tuple[float, tuple[str, ...]]] = []
+        for share in SHARES:
+            candidate = self._candidate(stay.vector, step, share)
+            if candidate.distance >= best.distance:
+                if best is not stay:
+                    break
+                continue
+            found = self.drifts(candidate.vector)
+            if broken := self.broken(found):
+                refused.append((candidate.distance, broken))
+            else:
+                best, drifts = candidate, found
+        nearer = [each for each in refused if each[0] < best.distance]
+        if nearer:
+            self.bound_by = max(nearer)[1]
+        return best, self.drifts(best.vector) if drifts is None else drifts
 
     def _whole_step(self, missing: Tensor) -> tuple[Tensor, dict[str, float]]:
         """(p,) the step to the targets, by the model of second order, and how it was solved."""
