@@ -11,7 +11,13 @@ from puma.data import Dataset
 from puma.models.predictions import margins_of
 from puma.removal import PUMA, Retrain
 from puma.removal.puma import target_margin_step
-from puma.removal.puma.target_margin_step import PULL, REACH, SHARES
+from puma.removal.puma.target_margin_step import (
+    PULL,
+    REACH,
+    SHARES,
+    TargetMarginStepper,
+    _Candidate,
+)
 from puma.requests.deletion_set import DeletionSet
 from puma.settings import TrainingSettings
 from tests.oracles import dense_margin_gradients, per_example_gradients
@@ -174,3 +180,44 @@ def test_dual_takes_the_steps_of_the_dense_solve(build, reweighting, monkeypatch
     assert plain.diagnostics["solver_rows"] == 0 < dual.diagnostics["solver_rows"]
     assert dual.diagnostics["solver_iterations"] == 0
     torch.testing.assert_close(flat(dual.predictor), flat(plain.predictor), rtol=1e-6, atol=1e-8)
+
+
+class AlongALine(TargetMarginStepper):
+    """Steps from 0 to 1 on a line: the targets are at ``nearest``, and two budgets end on it."""
+
+    def __init__(self, nearest: float, ends: dict[str, float]) -> None:
+        self.nearest, self.ends, self.bound_by, self.measured = nearest, ends, (), 0
+
+    def _distance_at(self, vector: Tensor) -> float:
+        self.measured += 1
+        return abs(float(vector) - self.nearest)
+
+    def drifts(self, vector: Tensor) -> tuple[float, ...]:
+        return (float(vector),) * len(self.ends)
+
+    def broken(self, drifts: tuple[float, ...]) -> tuple[str, ...]:
+        pairs = zip(self.ends.items(), drifts, strict=True)
+        return tuple(name for (name, end), drift in pairs if drift > end)
+
+
+@pytest.mark.parametrize("nearest", [-0.5, 0.1, 0.3, 0.45, 0.8, 2.0])
+@pytest.mark.parametrize("first", [0.0, 0.2, 0.7, 3.0])
+@pytest.mark.parametrize("second", [0.0, 0.4, 3.0])
+def test_the_nearest_share_within_the_budgets_is_found(nearest: float, first: float, second: float):
+    stepper = AlongALine(nearest, {"first": first, "second": second})
+    stay = _Candidate(abs(nearest), 0.0, torch.zeros(()))
+    best, drifts = stepper._best(stay, torch.ones(()))
+
+    places = {share: abs(share - nearest) for share in (0.0, *SHARES)}
+    allowed = [share for share in places if share <= min(first, second)]
+    expected = min(allowed, key=lambda share: places[share])
+    refused = [share for share in places if places[share] < places[expected]]
+    assert (best.share, drifts) == (expected, (expected, expected))
+    if refused:  # the farthest of these: by whose budgets it was refused
+        farthest = max(refused, key=lambda share: places[share])
+        ends = {"first": first, "second": second}
+        assert stepper.bound_by == tuple(name for name, end in ends.items() if farthest > end)
+    else:
+        assert stepper.bound_by == ()
+    if nearest == 2 and min(first, second) > 1:  # the whole step is best: one more is measured
+        assert stepper.measured == 2
