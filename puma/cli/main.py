@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +41,7 @@ from puma.garbage import collect_rarely
 COMPLETED_BY_REPEATING = ("remove", "promote", "erase")
 SHARED = "remove"  # by the processes that torchrun starts
 COMPLETED = "; the same command completes what was begun"
+ENDED_WITHIN = 30  # seconds that a rank waits for torchrun to end it
 
 
 class Commands(TyperGroup):
@@ -115,6 +117,8 @@ class Command(TyperCommand):
         if self.name == SHARED or not several_ranks():
             return
         if int(os.environ["RANK"]) > 0:
+            # The first rank that ends makes torchrun end the others: rank 0, before it says why.
+            time.sleep(ENDED_WITHIN)
             raise typer.Exit(REFUSED)
         raise SettingsError(f"puma {self.name} is for one process; run it without torchrun")
 

@@ -109,14 +109,17 @@ def test_a_rank_that_fails_ends_all_and_nothing_is_registered(
     assert "registered" not in done.stdout
 
 
-def test_other_commands_are_for_one_process(own: Workspace) -> None:
+def test_other_commands_are_for_one_process(own: Workspace, tmp_path: Path) -> None:
+    """Rank 0 says so, however late it is."""
+    late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(late)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "-m", "puma", "versions", DATASET),
         ],
         cwd=own.root,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
         timeout=120,
