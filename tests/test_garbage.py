@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.registry.projects import run_python
 
 ROOT = Path(__file__).parents[1]
 AT_THE_END = """import atexit, gc, sys
@@ -28,14 +28,8 @@ atexit.register(tell)
     ids=["command", "kernel"],
 )
 def test_few_full_collections_and_none_at_the_end(process: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AT_THE_END + process],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "True 100 True"
+    printed = run_python(AT_THE_END + process, ROOT)
+    assert printed.splitlines()[-1] == "True 100 True"
 
 
 def test_every_kernel_of_the_pipeline_starts_so() -> None:

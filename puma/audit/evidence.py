@@ -199,8 +199,8 @@ def predict_without(
     dataset = deletion_set.dataset
     pool.require(dataset)
     rows = deletion_set.rows.numpy()
-    initial = partial(build_model, settings.model, dataset, seed=0)  # its weights are not used
-    train_short(pool, dataset, initial, rows, settings.training, progress=progress)
+    make_initial = partial(build_model, settings.model, dataset, seed=0)  # for its layers alone
+    train_short(pool, dataset, make_initial, rows, settings.training, progress=progress)
     found = pool.predict(rows, half="audit")
     members = without(dataset, deletion_set, len(found.draws))
     return Population(found.draws, found.correct, members)

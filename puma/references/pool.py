@@ -78,12 +78,13 @@ class _Fit:
         for it, as wide as the others' are on the request's rows: the rows of one model move
         together, and this keeps them together.
         """
-        out, found, others = self.out, self.held_out, self.from_mean
-        wide = np.sqrt(np.square(found[:, rows])[out[:, rows]].mean()) if len(rows) else 0.0
-        narrow = np.sqrt(np.square(others[:, rows])[~out[:, rows]].mean()) if len(rows) else 1.0
-        scaled = others[:, rows] * (wide / narrow if narrow > 0 else 1.0)
-        deviations = np.where(out, found, others)
-        deviations[:, rows] = np.where(out[:, rows], found[:, rows], scaled)
+        deviations = np.where(self.out, self.held_out, self.from_mean)
+        out, others = self.out[:, rows], self.from_mean[:, rows]
+        found = deviations[:, rows]
+        wide = np.sqrt(np.square(found[out]).mean()) if len(rows) else 0.0
+        narrow = np.sqrt(np.square(others[~out]).mean()) if len(rows) else 1.0
+        scale = wide / narrow if narrow > 0 else 1.0
+        deviations[:, rows] = np.where(out, found, others * scale)
         return deviations
 
 
